@@ -1,0 +1,48 @@
+"""agentsched: schedules the LLM calls of an agent app over unequal OpenAI-compatible servers."""
+
+from agentsched.errors import (
+    AgentschedError,
+    BackendError,
+    BackendOverloaded,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnavailable,
+    CallLimitReached,
+    Expired,
+    InvariantBroken,
+    QueueFull,
+    Rejected,
+    SchedulerClosed,
+    UnknownModel,
+    UsageError,
+)
+from agentsched.model import Backend, BackendLoad, Job
+from agentsched.policy import Policy
+from agentsched.runtime.explain import Explanation, Snapshot
+from agentsched.runtime.scheduler import Scheduler
+from agentsched.runtime.step import step
+
+__all__ = [
+    "AgentschedError",
+    "Backend",
+    "BackendError",
+    "BackendLoad",
+    "BackendOverloaded",
+    "BackendProtocolError",
+    "BackendTimeout",
+    "BackendUnavailable",
+    "CallLimitReached",
+    "Expired",
+    "Explanation",
+    "InvariantBroken",
+    "Job",
+    "Policy",
+    "QueueFull",
+    "Rejected",
+    "Scheduler",
+    "SchedulerClosed",
+    "Snapshot",
+    "UnknownModel",
+    "UsageError",
+    "step",
+]

@@ -1,0 +1,69 @@
+"""Which waiting call is next, and what each backend that has room would cost it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+
+from agentsched.engine.queue import Queue
+from agentsched.engine.rows import BackendRow, RequestRow
+from agentsched.model import Job
+from agentsched.policy import Policy
+from agentsched.predict.speed import PRIOR_DECODE_S, PRIOR_PREFILL_S
+
+
+@dataclass(slots=True)
+class Next:
+    """The outcome of one look at the queue.
+
+    Attributes:
+        row: the best-ranked call that fits somewhere; None if none does.
+        fitting: where it fits.
+        blocked_until: earliest time at which a rate limit lets a call start that has a slot waiting for it.
+    """
+
+    row: RequestRow | None = None
+    fitting: Sequence[BackendRow] = ()
+    blocked_until: float = inf
+
+
+def look(
+    queue: Queue, requests: Mapping[str, RequestRow], backends: Mapping[str, BackendRow], now: float
+) -> Next:
+    """Find the best-ranked call that some backend has room for; within a lane none overtakes its head."""
+    found = Next()
+    for choice, lane in queue.lanes.items():
+        with_slot = [backend for name in choice if (backend := backends[name]).has_slot]
+        if not with_slot:
+            continue
+        key, request_id = lane.head()
+        if found.row is not None and found.row.key < key:
+            continue
+        row = requests[request_id]
+        fitting: list[BackendRow] = []
+        for backend in with_slot:
+            at = backend.fits_at(now, row.tokens_wanted)
+            if at <= now:
+                fitting.append(backend)
+            else:
+                found.blocked_until = min(found.blocked_until, at)
+        if fitting:
+            found.row, found.fitting = row, fitting
+    return found
+
+
+def price(
+    policy: Policy, job: Job, fitting: Sequence[BackendRow], backends: Mapping[str, BackendRow]
+) -> dict[str, float]:
+    """Return the policy's cost per backend in seconds; what was never measured counts as the others' mean."""
+    prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
+    decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
+    prices: dict[str, float] = {}
+    for backend in fitting:
+        cost = policy.cost(job, backend.load(prefill_s, decode_s))
+        prices[backend.name] = inf if isnan(cost) else cost
+    return prices
+
+
+def _mean(values: Sequence[float | None], otherwise: float) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else otherwise

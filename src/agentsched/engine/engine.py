@@ -1,0 +1,363 @@
+"""The engine: `handle(event)` decides everything, synchronously and completely, and returns what to do.
+
+What belongs here: the rules by which requests wait, start, fail over and end. What does not: preferences
+(policy), estimates (predict), bytes (transport), time and tasks (the shells). Nothing here iterates a set.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf, isnan
+
+from agentsched.engine.check import check
+from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.deadlines import Deadlines
+from agentsched.engine.directory import Directory
+from agentsched.engine.dispatch import look, price
+from agentsched.engine.events import (
+    Cancelled,
+    Closed,
+    Event,
+    Failed,
+    Finished,
+    ModelsListed,
+    Progressed,
+    QueryClosed,
+    QueryOpened,
+    Submitted,
+    Woke,
+)
+from agentsched.engine.queue import Queue
+from agentsched.engine.rows import AttemptRow, BackendRow, QueryRow, RequestRow
+from agentsched.engine.story import Entry, Stories
+from agentsched.engine.window import Window
+from agentsched.errors import InvariantBroken, UsageError
+from agentsched.model import Backend, FailureKind, Job, Outcome, Reason, Request
+from agentsched.policy import Policy
+from agentsched.predict import MeanLengths
+
+MAX_QUEUED = 100_000
+KEPT_STORIES = 1_000
+
+
+class Engine:
+    """The state machine behind every shell.
+
+    Args:
+        backends: at least one; names and addresses are unique.
+        max_queued: most calls that wait; one more is rejected.
+        journal: called with every event before it is handled; replaying the events on a new engine with the
+            same arguments gives the same commands.
+
+    Raises:
+        UsageError: for no backends or for two with the same name or address.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        *,
+        policy: Policy,
+        max_queued: int = MAX_QUEUED,
+        kept_stories: int = KEPT_STORIES,
+        journal: Callable[[Event], None] | None = None,
+    ) -> None:
+        _check_distinct(backends)
+        self.policy = policy
+        self.max_queued = max_queued
+        self.now = 0.0
+        self.closed = False
+        self.backends = {spec.name: _row(spec, index) for index, spec in enumerate(backends)}
+        self.requests: dict[str, RequestRow] = {}
+        self.attempts: dict[int, AttemptRow] = {}
+        self.queries: dict[str, QueryRow] = {}
+        self.queue = Queue()
+        self.directory = Directory(backends)
+        self.lengths = MeanLengths()
+        self.stories = Stories(kept_stories)
+        self._journal = journal
+        self._deadlines = Deadlines()
+        self.wake_at = inf
+        self._blocked_until = inf
+        self._arrivals = 0
+        self._attempt_id = 0
+        self._out: list[Command] = []
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event and return the commands it leads to, in order."""
+        if self._journal is not None:
+            self._journal(event)
+        self.now = max(self.now, event.at)
+        self._out = []
+        match event:
+            case Submitted():
+                self._submitted(event.request)
+            case Progressed():
+                self._progressed(event)
+            case Finished():
+                self._finished(event)
+            case Failed():
+                self._failed(event)
+            case Cancelled():
+                self._cancelled(event)
+            case QueryOpened():
+                self.queries[event.query.id] = QueryRow(event.query, self.now)
+            case QueryClosed():
+                self.queries.pop(event.query_id, None)
+            case ModelsListed():
+                self._models_listed(event)
+            case Woke():
+                self.wake_at = inf
+            case Closed():
+                self._close()
+        self._expire()
+        self._dispatch()
+        if isinstance(event, Submitted):
+            self._bound_queue(event.request.id)
+        self._arm()
+        return self._out
+
+    def story(self, request_id: str) -> tuple[Entry, ...]:
+        """Return what happened to a live or recently ended request, oldest first; empty if unknown."""
+        return self.stories.of(request_id)
+
+    def check(self) -> None:
+        """Raise `InvariantBroken` if the state contradicts itself."""
+        check(self)
+
+    # -- events ---------------------------------------------------------------------------------------
+
+    def _submitted(self, request: Request) -> None:
+        if request.id in self.requests:
+            raise InvariantBroken(f"request {request.id} was submitted twice", request_id=request.id)
+        job = self._job(request)
+        self._arrivals += 1
+        rank = self.policy.rank(job)
+        if isnan(rank):
+            raise UsageError(f"Policy.rank {self.policy.rank!r} returned NaN for {job}")
+        row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
+        self.requests[request.id] = row
+        facts = {"model": request.model, "input_tokens": request.input_tokens}
+        facts |= {"expected_output_tokens": job.output_tokens}
+        self.stories.begin(request.id, Entry(self.now, "submitted", facts))
+        query = self.queries.get(request.query or "")
+        if query is not None:
+            query.calls += 1
+        if self.closed:
+            self._end(row, Outcome.REJECTED, reason=Reason.CLOSED)
+        elif query is not None and query.exhausted:
+            self._end(row, Outcome.REJECTED, reason=Reason.CALL_LIMIT)
+        else:
+            if request.deadline is not None:
+                self._deadlines.push(request.deadline, request.id)
+            self._enqueue(row)
+
+    def _progressed(self, event: Progressed) -> None:
+        attempt = self.attempts.get(event.attempt_id)
+        if attempt is None:
+            return
+        attempt.tokens = max(attempt.tokens, event.output_tokens)
+        if event.output_tokens == 0:
+            self._note(attempt.request_id, "connected", connect_s=event.connect_s)
+        elif attempt.first_at is None:
+            attempt.backend.first_token(self.now, attempt, event.output_tokens, event.connect_s)
+            self._note(attempt.request_id, "first token", connect_s=event.connect_s)
+
+    def _finished(self, event: Finished) -> None:
+        attempt = self.attempts.get(event.attempt_id)
+        if attempt is None:
+            return
+        row, usage = self.requests[attempt.request_id], event.usage
+        written = attempt.backend.finished(self.now, attempt, usage, learn=event.learn)
+        if written > 0:
+            self.lengths.observe(_history(row.request), written)
+        self._release(row, attempt)
+        self._end(
+            row,
+            Outcome.COMPLETED,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
+
+    def _failed(self, event: Failed) -> None:
+        attempt = self.attempts.get(event.attempt_id)
+        if attempt is None:
+            return
+        failure, backend = event.failure, attempt.backend
+        row = self.requests[attempt.request_id]
+        self._note(
+            attempt.request_id,
+            "attempt failed",
+            backend=backend.name,
+            why=str(failure.kind),
+            status=failure.status,
+        )
+        if not failure.sent:
+            backend.refund(attempt)
+        self._release(row, attempt)
+        row.last_failure = failure
+        if failure.kind is FailureKind.UNKNOWN_MODEL and row.request.model is not None:
+            self.directory.refuse(backend.name, row.request.model, self.now)
+        if failure.kind is not FailureKind.OWNER_GONE:
+            row.tried = (*row.tried, backend.name)
+        if failure.elsewhere:
+            self._enqueue(row)
+        else:
+            self._end(row, Outcome.FAILED)
+
+    def _cancelled(self, event: Cancelled) -> None:
+        row = self.requests.get(event.request_id)
+        if row is not None:
+            self._stop(row)
+            self._end(row, Outcome.CANCELLED, reason=event.reason)
+
+    def _models_listed(self, event: ModelsListed) -> None:
+        self.directory.listed(event.backend, event.models, self.now)
+        for key, request_id in sorted(self.queue):
+            row = self.requests[request_id]
+            self.queue.remove(row.choice, key)
+            self._enqueue(row, note=False)
+
+    def _close(self) -> None:
+        self.closed = True
+        for row in list(self.requests.values()):
+            self._stop(row)
+            self._end(row, Outcome.CANCELLED if row.attempts else Outcome.REJECTED, reason=Reason.CLOSED)
+
+    # -- transitions ----------------------------------------------------------------------------------
+
+    def _enqueue(self, row: RequestRow, *, note: bool = True) -> None:
+        """Put a request into the lane of the backends it may go to, or end it if there is none."""
+        model = row.request.model
+        choice = self.directory.choice(model, row.tried, self.now)
+        self._out += map(ListModels, self.directory.to_ask(self.now, missing=not choice and not row.tried))
+        if choice or self.directory.pending:
+            row.choice = choice
+            self.queue.push(choice, row.key, row.request.id)
+            if note:
+                self._note(row.request.id, "queued", ahead=len(self.queue) - 1)
+        elif row.last_failure is not None:
+            self._end(row, Outcome.FAILED)
+        else:
+            self._end(row, Outcome.REJECTED, reason=Reason.UNKNOWN_MODEL)
+
+    def _dispatch(self) -> None:
+        """Start calls, best-ranked first, while some backend that one of them may go to has room."""
+        while True:
+            found = look(self.queue, self.requests, self.backends, self.now)
+            if found.row is None:
+                self._blocked_until = found.blocked_until
+                return
+            prices = price(self.policy, found.row.job, found.fitting, self.backends)
+            backend = min(found.fitting, key=lambda b: (prices[b.name], b.started, b.index))
+            self._start(found.row, backend, prices)
+
+    def _start(self, row: RequestRow, backend: BackendRow, prices: dict[str, float]) -> None:
+        self.queue.remove(row.choice, row.key)
+        self._attempt_id += 1
+        attempt = backend.admit(self.now, self._attempt_id, row)
+        self.attempts[attempt.id] = attempt
+        row.attempt = attempt
+        row.attempts += 1
+        row.last_backend = backend.name
+        self._note(row.request.id, "started", backend=backend.name, expected_finish_s=prices)
+        self._out.append(Start(attempt.id, row.request.id, backend.name))
+
+    def _release(self, row: RequestRow, attempt: AttemptRow) -> None:
+        """Free the attempt's room."""
+        attempt.backend.release(self.now, attempt)
+        del self.attempts[attempt.id]
+        row.attempt = None
+
+    def _stop(self, row: RequestRow) -> None:
+        """Take a request off its backend or out of the queue."""
+        if row.attempt is not None:
+            self._out.append(Abort(row.attempt.id))
+            self._release(row, row.attempt)
+        else:
+            self.queue.remove(row.choice, row.key)
+
+    def _end(
+        self, row: RequestRow, outcome: Outcome, *, reason: Reason | None = None, **facts: object
+    ) -> None:
+        """End a request that neither runs nor waits."""
+        request = row.request
+        del self.requests[request.id]
+        query = self.queries.get(request.query or "")
+        if query is not None and not row.attempts:
+            query.calls -= 1
+        if reason is not None:
+            facts["reason"] = str(reason)
+        self.stories.end(request.id, Entry(self.now, str(outcome), facts))
+        self._out.append(
+            Resolve(
+                request_id=request.id,
+                outcome=outcome,
+                failure=row.last_failure,
+                backend=row.last_backend,
+                attempts=row.attempts,
+                reason=reason,
+            )
+        )
+
+    def _bound_queue(self, request_id: str) -> None:
+        """Reject the newcomer if it has to wait and too many wait already."""
+        row = self.requests.get(request_id)
+        if row is not None and row.attempt is None and len(self.queue) > self.max_queued:
+            self._stop(row)
+            self._end(row, Outcome.REJECTED, reason=Reason.QUEUE_FULL)
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        """End what has passed its deadline."""
+        for request_id in self._deadlines.due(self.now, self.requests):
+            row = self.requests[request_id]
+            self._stop(row)
+            self._end(row, Outcome.EXPIRED)
+        self._deadlines.trim(self.requests)
+
+    def _arm(self) -> None:
+        """Ask to be woken at the next deadline or when a rate limit allows the next start."""
+        wanted = min(self._deadlines.next(self.requests), self._blocked_until)
+        if wanted < self.wake_at:
+            self.wake_at = wanted
+            self._out.append(WakeAt(wanted))
+
+    def _job(self, request: Request) -> Job:
+        return Job(
+            model=request.model,
+            workflow=request.workflow,
+            step=request.step,
+            tenant=request.tenant,
+            priority=request.priority,
+            submitted_at=self.now,
+            deadline=request.deadline,
+            slo_at=request.slo_at,
+            input_tokens=request.input_tokens,
+            output_tokens=self.lengths.expected(_history(request), request.max_tokens),
+        )
+
+    def _note(self, request_id: str, what: str, **facts: object) -> None:
+        self.stories.note(request_id, Entry(self.now, what, facts))
+
+
+def _check_distinct(backends: Sequence[Backend]) -> None:
+    if not backends:
+        raise UsageError("Scheduler needs at least one Backend")
+    for attribute in ("name", "base_url"):
+        seen: dict[str, None] = {}
+        for backend in backends:
+            value = getattr(backend, attribute)
+            if value in seen:
+                raise UsageError(f"two backends have the {attribute} {value!r}; each must be given once")
+            seen[value] = None
+
+
+def _row(spec: Backend, index: int) -> BackendRow:
+    rpm = Window(spec.rpm) if spec.rpm is not None else None
+    tpm = Window(spec.tpm) if spec.tpm is not None else None
+    return BackendRow(spec, index, rpm=rpm, tpm=tpm)
+
+
+def _history(request: Request) -> tuple[str | None, str | None, str | None]:
+    return (request.model, request.workflow, request.step)

@@ -1,0 +1,116 @@
+"""The input alphabet. Every event carries its time, in seconds of one monotonic clock.
+
+Adding a kind is an architectural decision: it crosses every floor.
+"""
+
+from dataclasses import dataclass
+
+from agentsched.model import Failure, Query, Reason, Request, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The app wants a call answered."""
+
+    at: float
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """Nobody waits for the call any more."""
+
+    at: float
+    request_id: str
+    reason: Reason = Reason.CALLER_LEFT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed:
+    """An attempt has produced output.
+
+    Attributes:
+        output_tokens: tokens so far, estimated where the wire does not count them.
+        connect_s: seconds spent on opening a connection; 0 where a pooled one was used.
+    """
+
+    at: float
+    attempt_id: int
+    output_tokens: int
+    connect_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """An attempt is complete: its room is free from here on.
+
+    Attributes:
+        learn: False where times say nothing about the backend, as when a slow reader held the stream up.
+    """
+
+    at: float
+    attempt_id: int
+    usage: Usage
+    learn: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An attempt has ended without an answer."""
+
+    at: float
+    attempt_id: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsListed:
+    """A backend was asked what it serves; None: it could not say, so any name may be tried there."""
+
+    at: float
+    backend: str
+    models: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOpened:
+    """A run of a workflow begins."""
+
+    at: float
+    query: Query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryClosed:
+    """A run of a workflow is over."""
+
+    at: float
+    query_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woke:
+    """A timer asked for by `WakeAt` rang. One too many changes nothing."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The scheduler closes: nothing is accepted any more, what runs is ended."""
+
+    at: float
+
+
+Event = (
+    Submitted
+    | Cancelled
+    | Progressed
+    | Finished
+    | Failed
+    | ModelsListed
+    | QueryOpened
+    | QueryClosed
+    | Woke
+    | Closed
+)

@@ -1,0 +1,21 @@
+"""The nouns: plain values that every floor above may hold. No decisions, no I/O."""
+
+from agentsched.model.backend import Backend
+from agentsched.model.failure import Failure, FailureKind
+from agentsched.model.job import BackendLoad, Job
+from agentsched.model.outcome import Outcome, Reason
+from agentsched.model.query import Query
+from agentsched.model.request import Request, Usage
+
+__all__ = [
+    "Backend",
+    "BackendLoad",
+    "Failure",
+    "FailureKind",
+    "Job",
+    "Outcome",
+    "Query",
+    "Reason",
+    "Request",
+    "Usage",
+]

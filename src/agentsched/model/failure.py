@@ -1,0 +1,48 @@
+"""Why an attempt failed, and what that says about trying elsewhere."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """What went wrong at one backend."""
+
+    REFUSED = "could not connect"
+    BROKEN = "connection broke"
+    TIMEOUT = "no answer in time"
+    OVERLOADED = "overloaded"
+    ERROR = "server error"
+    PROTOCOL = "not an answer"
+    DENIED = "access denied"
+    UNKNOWN_MODEL = "model not served here"
+    INVALID = "request refused as invalid"
+    OWNER_GONE = "the loop that ran it closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed attempt.
+
+    Attributes:
+        status: HTTP status, where the backend answered one.
+        retry_after_s: when it asked to be left alone until; None if it did not say.
+        delivered: True once the caller has seen a part of the answer, so that another backend cannot start
+            again without repeating it.
+        detail: one sentence for people; no secrets, no bodies.
+    """
+
+    kind: FailureKind
+    status: int | None = None
+    retry_after_s: float | None = None
+    delivered: bool = False
+    detail: str = ""
+
+    @property
+    def sent(self) -> bool:
+        """Whether the backend received the call."""
+        return self.kind is not FailureKind.REFUSED
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another backend may do better: not if the call itself is at fault or half delivered."""
+        return not self.delivered and self.kind is not FailureKind.INVALID

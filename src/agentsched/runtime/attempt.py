@@ -1,0 +1,102 @@
+"""One try at one backend, as a task on the caller's event loop."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agentsched.engine.events import Failed, Finished, Progressed
+from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
+from agentsched.runtime.call import Call
+from agentsched.runtime.loops import LoopRow
+from agentsched.transport.exchange import Exchange, Head
+from agentsched.transport.outgoing import address, served_as
+
+if TYPE_CHECKING:
+    from agentsched.runtime.driver import Driver
+
+READER_S = 60.0
+"""A reader that takes nothing for this long while its spool is full has gone."""
+
+
+class Attempt:
+    """Runs an exchange and reports to the engine. It is the exchange's sink."""
+
+    def __init__(self, driver: "Driver", attempt_id: int, call: Call, backend: Backend) -> None:
+        self._driver = driver
+        self._id = attempt_id
+        self._call = call
+        self._backend = backend
+        self._task: asyncio.Task[None] | None = None
+        self._aborted = False
+        self._finished = False
+        self._stalled = False
+
+    def start(self, row: LoopRow) -> None:
+        """Begin; call it on the caller's loop."""
+        if not self._aborted:
+            self._task = row.loop.create_task(self._run(row), context=self._call.context)
+            row.spawn(self._task)
+
+    def abort(self) -> None:
+        """Stop and close the connection; call it on the caller's loop."""
+        self._aborted = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, row: LoopRow) -> None:
+        call, backend = self._call, self._backend
+        try:
+            transport = await row.transport()
+            outgoing = address(call.incoming, backend)
+            model = call.incoming.model
+            model_back = model if model is not None and served_as(model, backend) != model else None
+            exchange = Exchange(self._driver.stack, transport, call.incoming, outgoing, model_back)
+            ended = await exchange.run(self)
+        except asyncio.CancelledError:
+            if not self._aborted and not self._finished:
+                self._failed(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered))
+            raise
+        except Exception as error:
+            if not self._finished:
+                self._failed(Failure(kind=FailureKind.PROTOCOL, delivered=call.delivered, detail=repr(error)))
+            raise
+        if ended is not None and not self._finished:
+            call.last = ended
+            self._failed(ended.failure)
+
+    def _failed(self, failure: Failure) -> None:
+        self._driver.report(self._id, lambda at: Failed(at=at, attempt_id=self._id, failure=failure))
+
+    # -- what the exchange reports --------------------------------------------------------------------
+
+    @property
+    def delivered(self) -> bool:
+        return self._call.delivered
+
+    def begin(self, head: Head) -> None:
+        self._call.begin(head, self._backend.name)
+
+    def put(self, chunk: bytes) -> None:
+        self._call.spool.put(chunk)
+
+    async def room(self) -> None:
+        spool = self._call.spool
+        if spool.full:
+            self._stalled = True
+            try:
+                async with asyncio.timeout(READER_S):
+                    await spool.room()
+            except TimeoutError:
+                self._driver.cancel(self._call, Reason.READER_STALLED)
+
+    def progressed(self, tokens: int, connect_s: float) -> None:
+        self._driver.feed(
+            lambda at: Progressed(at=at, attempt_id=self._id, output_tokens=tokens, connect_s=connect_s)
+        )
+
+    def finished(self, usage: Usage) -> None:
+        self._finished = True
+        learn = not self._stalled
+        self._driver.report(
+            self._id, lambda at: Finished(at=at, attempt_id=self._id, usage=usage, learn=learn)
+        )
+        self._call.spool.close()

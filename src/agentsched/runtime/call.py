@@ -1,0 +1,81 @@
+"""A call between its caller and its attempts, on the caller's event loop."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+
+from agentsched.engine.commands import Resolve
+from agentsched.model import Outcome
+from agentsched.runtime.spool import Spool
+from agentsched.runtime.verdict import error_of
+from agentsched.transport.exchange import Ended, Head
+from agentsched.transport.incoming import Incoming
+
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive transfer-encoding content-length content-encoding upgrade trailer".split()
+)
+
+
+class Call:
+    """What the caller waits for.
+
+    Attributes:
+        head: resolved with the answer's head, or with the error that ended the call before there was one.
+        last: how the latest attempt failed.
+        over: whether the engine has ended it: from then on nothing can be cancelled.
+    """
+
+    def __init__(self, request_id: str, incoming: Incoming, loop: asyncio.AbstractEventLoop) -> None:
+        self.request_id = request_id
+        self.incoming = incoming
+        self.loop = loop
+        self.context = copy_context()
+        self.spool = Spool()
+        self.head: asyncio.Future[Head] = loop.create_future()
+        self.last: Ended | None = None
+        self.over = False
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the caller may have seen a part of the answer."""
+        return self.head.done()
+
+    def begin(self, head: Head, backend: str) -> None:
+        """Hand over the head of the answer."""
+        if not self.head.done():
+            self.head.set_result(Head(head.status, self._headers(head.headers, backend)))
+
+    def resolve(self, verdict: Resolve, served: Callable[[], Sequence[str]]) -> None:
+        """End it as the engine decided: with the answer, with the backend's own error answer, or an error."""
+        if verdict.outcome is Outcome.COMPLETED:
+            return
+        refusal = self.last.refusal if self.last is not None and verdict.outcome is Outcome.FAILED else None
+        if refusal is not None and not self.head.done():
+            head, content = refusal
+            self.begin(
+                Head(head.status, [*head.headers, (b"x-should-retry", b"false")]), verdict.backend or ""
+            )
+            self.spool.put(content)
+            self.spool.close()
+            return
+        partial = self.last.partial_text if self.last is not None else ""
+        error = error_of(verdict, self.incoming.model, served(), partial)
+        if self.head.done():
+            self.spool.close(error)
+        else:
+            self.head.set_exception(error)
+            self.head.exception()  # a caller that left does not fetch it, which is no reason for a warning
+
+    def _headers(self, headers: Sequence[tuple[bytes, bytes]], backend: str) -> list[tuple[bytes, bytes]]:
+        ours = [
+            (b"x-request-id", self.request_id.encode("ascii")),
+            (b"x-agentsched-backend", backend.encode("ascii")),
+        ]
+        kept: list[tuple[bytes, bytes]] = []
+        for name, value in headers:
+            lower = name.lower()
+            if lower == b"x-request-id":
+                kept.append((b"x-backend-request-id", value))
+            elif lower not in _HOP_BY_HOP:
+                kept.append((name, value))
+        return [*kept, *ours]

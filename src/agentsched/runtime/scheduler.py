@@ -1,0 +1,306 @@
+"""The face of the library: backends in, ordinary clients out."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never, TextIO, TypeVar, overload
+
+from agentsched.engine import Engine, Journal
+from agentsched.engine.engine import MAX_QUEUED
+from agentsched.errors import UsageError
+from agentsched.model import Backend, Request
+from agentsched.policy import Policy
+from agentsched.runtime.driver import Driver
+from agentsched.runtime.explain import Explanation, Snapshot, explain, snapshot
+from agentsched.runtime.inbound import refusing_type, transport_type
+from agentsched.runtime.options import label, refuse, whole
+from agentsched.runtime.query import QueryBlock
+from agentsched.runtime.scope import current_scope, step_name
+from agentsched.runtime.wrap import wrap
+from agentsched.transport.incoming import Incoming
+from agentsched.transport.stack import default_stack, stack_of
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BASE_URL = "http://agentsched.invalid/v1"
+"""What clients believe to talk to; nothing is ever sent there (RFC 2606)."""
+
+API_KEY = "agentsched"
+"""What clients are given as a key; it stays in the process."""
+
+MAX_BODY_BYTES = 64 * 2**20
+"""Room for a prompt with images; larger bodies are mistakes."""
+
+
+class Scheduler:
+    """Schedules the LLM calls of an app over a fleet of OpenAI-compatible servers.
+
+    One object serves any number of event loops and threads, from construction on until `aclose`.
+
+    Args:
+        backends: the fleet; at least one, each address once.
+        policy: the scheduling method; `Policy.default()` if None.
+        upstream: an async transport of httpx or httpx2 through which backends are reached, for tests and
+            proxies. None opens a pooled one per event loop.
+        clock: monotonic seconds; for virtual time. `time.monotonic` if None.
+        max_queued: most calls that wait; one more raises `QueueFull`.
+        max_body_bytes: largest request body taken.
+        journal: file to record all events to, for replay; it holds no bodies, keys or URLs.
+
+    Raises:
+        UsageError: for a fleet, policy, transport or bound that cannot work, or an unknown option.
+    """
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        *,
+        policy: Policy | None = None,
+        upstream: Any | None = None,
+        clock: Callable[[], float] | None = None,
+        max_queued: int = MAX_QUEUED,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        journal: str | Path | None = None,
+        **unknown: Never,
+    ) -> None:
+        refuse(unknown, Scheduler, "Scheduler")
+        fleet = _checked_fleet(backends)
+        if policy is not None and not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"policy must be a Policy such as Policy.default(), not {policy!r}")
+        whole(max_queued, "max_queued", least=0)
+        self._max_body_bytes = whole(max_body_bytes, "max_body_bytes", least=1)
+        self._journal = None if journal is None else _opened(journal)
+        engine = Engine(
+            fleet,
+            policy=policy if policy is not None else Policy.default(),
+            max_queued=max_queued,
+            journal=None
+            if self._journal is None
+            else Journal(self._journal.write, fleet, max_queued=max_queued),
+        )
+        self._driver = Driver(
+            engine,
+            clock=clock if clock is not None else time.monotonic,
+            stack=default_stack() if upstream is None else stack_of(upstream),
+            upstream=upstream,
+        )
+        self._prefix = os.urandom(4).hex()
+        self._numbers = itertools.count(1)
+
+    def __repr__(self) -> str:
+        engine = self._driver.engine
+        fleet = ", ".join(
+            f"{row.name} {len(row.running)}/{row.spec.max_concurrency or '∞'}"
+            for row in engine.backends.values()
+        )
+        state = "closed, " if engine.closed else ""
+        return f"<Scheduler {state}{len(engine.queue)} queued, {len(engine.attempts)} running: {fleet}>"
+
+    # -- clients --------------------------------------------------------------------------------------
+
+    def openai(self) -> "AsyncOpenAI":
+        """Return a plain `openai.AsyncOpenAI` whose calls are scheduled; `with_options` sets timeouts and more.
+
+        It does not retry by itself (`max_retries=0`): the scheduler fails over.
+        """
+        from openai import AsyncOpenAI
+
+        http = self.http_async_client()
+        return AsyncOpenAI(api_key=API_KEY, base_url=BASE_URL, max_retries=0, http_client=http)
+
+    def http_async_client(self) -> Any:
+        """Return an `AsyncClient` of the stack that the installed openai uses; its calls are scheduled.
+
+        Closing it leaves the scheduler and its other clients alone.
+        """
+        stack = default_stack()
+        transport = transport_type(stack)(self._driver, self._request, self._max_body_bytes)
+        return stack.AsyncClient(transport=transport, base_url=BASE_URL, timeout=None)
+
+    def client_kwargs(self) -> dict[str, Any]:
+        """Return what LangChain's `ChatOpenAI` and its relatives need for their calls to be scheduled.
+
+        Sync calls raise a `UsageError`: they would slip past the scheduler otherwise.
+        """
+        stack = default_stack()
+        return {
+            "api_key": API_KEY,
+            "base_url": BASE_URL,
+            "http_async_client": self.http_async_client(),
+            "http_client": stack.Client(transport=refusing_type(stack)(), base_url=BASE_URL),
+            "max_retries": 0,
+        }
+
+    # -- queries --------------------------------------------------------------------------------------
+
+    def query(
+        self,
+        workflow: str,
+        *,
+        slo_s: float | None = None,
+        timeout_s: float | None = None,
+        deadline: datetime | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        max_calls: int | None = None,
+        **unknown: Never,
+    ) -> QueryBlock:
+        """Open a query: one run of a workflow. All calls made inside the block belong to it.
+
+        Args:
+            workflow: the template's name, the same for every run.
+            slo_s: seconds within which it wishes to be done; never raises.
+            timeout_s: seconds after which its calls end with `Expired`.
+            deadline: the same as a point in time, an aware datetime; the earlier of both holds.
+            tenant: for whom it runs.
+            priority: higher is more urgent; goes before every other order.
+            max_calls: most calls it may make; one more raises `CallLimitReached` and sends nothing.
+
+        Raises:
+            UsageError: for a duration that is not positive and finite, a deadline without time zone or in the
+                past, a tenant or limit that contradicts the query around, or an unknown option.
+        """
+        refuse(unknown, self.query, "query")
+        return QueryBlock(
+            self._driver,
+            self._new_id,
+            workflow,
+            slo_s=slo_s,
+            timeout_s=timeout_s,
+            deadline=deadline,
+            tenant=tenant,
+            priority=priority,
+            max_calls=max_calls,
+        )
+
+    @overload
+    def workflow(self, target: F, /) -> F: ...
+    @overload
+    def workflow(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        slo_s: float | None = None,
+        timeout_s: float | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        max_calls: int | None = None,
+    ) -> Callable[[F], F]: ...
+    def workflow(
+        self,
+        target: Any = None,
+        /,
+        *,
+        slo_s: float | None = None,
+        timeout_s: float | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        max_calls: int | None = None,
+        **unknown: Never,
+    ) -> Any:
+        """Make each call of a function one query, named after it or as given, with the options of `query`."""
+        refuse(unknown, self.workflow, "workflow")
+
+        def decorate(fn: Callable[..., Any]) -> Any:
+            named = target if isinstance(target, str) else getattr(fn, "__name__", type(fn).__name__)
+
+            def new_query() -> QueryBlock:
+                return self.query(
+                    named,
+                    slo_s=slo_s,
+                    timeout_s=timeout_s,
+                    tenant=tenant,
+                    priority=priority,
+                    max_calls=max_calls,
+                )
+
+            new_query()  # a wrong option is an error where it is written, not at the first call
+            return wrap(fn, new_query)
+
+        if callable(target):
+            return decorate(target)
+        if target is not None:
+            label(target, "workflow: name")
+        return decorate
+
+    # -- questions ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return what is queued, what runs where, and why."""
+        with self._driver.lock:
+            return snapshot(self._driver.engine, self._driver.clock())
+
+    def explain(self, request_id: str) -> Explanation:
+        """Return one call's story: expectations, prices of the backends, waits, attempts.
+
+        Args:
+            request_id: the answer's `x-request-id` header (the SDK's `_request_id`).
+
+        Raises:
+            UsageError: if the id is unknown or forgotten; the last 1,000 calls are kept.
+        """
+        with self._driver.lock:
+            story = self._driver.engine.story(request_id)
+            now = self._driver.clock()
+        if not story:
+            raise UsageError(f"no call has the id {request_id!r}, or it ended too long ago")
+        return explain(request_id, story, now)
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """End every call with `SchedulerClosed` and close all connections. Closing twice is fine."""
+        await self._driver.aclose()
+        if self._journal is not None:
+            self._journal.close()
+
+    async def __aenter__(self) -> "Scheduler":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    def _new_id(self) -> str:
+        return f"as-{self._prefix}-{next(self._numbers):x}"
+
+    def _request(self, incoming: Incoming) -> Request:
+        scope = current_scope.get()
+        inside = scope is not None and scope.owner is self._driver
+        query = scope.query if scope is not None and inside else None
+        return Request(
+            id=self._new_id(),
+            model=incoming.model,
+            input_tokens=incoming.input_tokens,
+            max_tokens=incoming.max_tokens,
+            query=query.id if query is not None else None,
+            workflow=query.workflow if query is not None else None,
+            step=step_name(),
+            tenant=query.tenant if query is not None else None,
+            priority=scope.priority if scope is not None and inside else 0,
+            deadline=scope.deadline if scope is not None and inside else None,
+            slo_at=scope.slo_at if scope is not None and inside else None,
+        )
+
+
+def _opened(journal: str | Path) -> TextIO:
+    try:
+        return Path(journal).open("w", encoding="utf-8", buffering=1)
+    except OSError as error:
+        raise UsageError(f"journal: cannot write {str(journal)!r}: {error.strerror}") from None
+
+
+def _checked_fleet(backends: object) -> list[Backend]:
+    if isinstance(backends, (str, Backend)) or not isinstance(backends, Iterable):
+        raise UsageError(f"backends must be a list of Backend, not {type(backends).__name__}")
+    fleet: list[Any] = list(backends)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for backend in fleet:
+        if not isinstance(backend, Backend):
+            raise UsageError(f"backends must hold Backend(...) values; found {type(backend).__name__}")
+    return fleet

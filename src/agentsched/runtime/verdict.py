@@ -1,0 +1,96 @@
+"""The engine's verdict on a request as the error its caller gets."""
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from agentsched.engine.commands import Resolve
+from agentsched.errors import (
+    AgentschedError,
+    BackendError,
+    BackendOverloaded,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnavailable,
+    CallLimitReached,
+    Expired,
+    QueueFull,
+    SchedulerClosed,
+    UnknownModel,
+)
+from agentsched.model import Failure, FailureKind, Outcome, Reason
+
+E = TypeVar("E", bound=AgentschedError)
+
+_BACKEND_ERRORS: dict[FailureKind, type[BackendError]] = {
+    FailureKind.REFUSED: BackendUnavailable,
+    FailureKind.BROKEN: BackendUnavailable,
+    FailureKind.OWNER_GONE: BackendUnavailable,
+    FailureKind.TIMEOUT: BackendTimeout,
+    FailureKind.OVERLOADED: BackendOverloaded,
+    FailureKind.PROTOCOL: BackendProtocolError,
+}
+
+
+def error_of(
+    verdict: Resolve, model: str | None, served: Sequence[str], partial_text: str = ""
+) -> AgentschedError:
+    """Return the error for a request that did not complete.
+
+    Args:
+        served: the models that are served, to be named where the one asked for is not.
+    """
+    common: dict[str, Any] = {"request_id": verdict.request_id, "sent": verdict.attempts > 0}
+    match verdict.outcome, verdict.reason:
+        case (Outcome.FAILED, _) if verdict.failure is not None:
+            return _backend_error(verdict, verdict.failure, partial_text)
+        case (Outcome.EXPIRED, _):
+            where = f"while running at {verdict.backend}" if verdict.attempts else "while queued"
+            return for_sdk(Expired)(f"the deadline passed {where}", **common)
+        case (_, Reason.CALL_LIMIT):
+            return for_sdk(CallLimitReached)(
+                "the query has used up its max_calls; nothing was sent", **common
+            )
+        case (_, Reason.QUEUE_FULL):
+            return for_sdk(QueueFull)("as many calls wait as max_queued allows; nothing was sent", **common)
+        case (_, Reason.UNKNOWN_MODEL):
+            known = ", ".join(served) or "none that could be listed"
+            return for_sdk(UnknownModel)(f"no backend serves {model!r}; served are: {known}", **common)
+        case (_, Reason.CLOSED):
+            return for_sdk(SchedulerClosed)("the scheduler is closed", **common)
+        case _:
+            why = verdict.reason or verdict.outcome
+            return for_sdk(AgentschedError)(f"the call was ended: {why}", **common)
+
+
+def _backend_error(verdict: Resolve, failure: Failure, partial_text: str) -> BackendError:
+    kind = _BACKEND_ERRORS.get(failure.kind, BackendError)
+    tried = f" (tried {verdict.attempts} times)" if verdict.attempts > 1 else ""
+    error = for_sdk(kind)(
+        f"{verdict.backend}: {failure.kind}{tried}: {failure.detail}",
+        backend=verdict.backend or "",
+        attempts=verdict.attempts,
+        partial_text=partial_text,
+        sent=failure.sent or verdict.attempts > 1,
+        request_id=verdict.request_id,
+    )
+    if isinstance(error, BackendOverloaded):
+        error.retry_after_s = failure.retry_after_s
+    return error
+
+
+def for_sdk(kind: type[E]) -> type[E]:
+    """Return the class to raise inside an SDK's call: also an `openai.OpenAIError` where openai is loaded.
+
+    Both SDK generations raise such an error once and unwrapped; any other exception of a transport is
+    retried or wrapped by one of them.
+    """
+    return _with_openai(kind) if "openai" in sys.modules else kind
+
+
+@cache
+def _with_openai(kind: type[Any]) -> Any:
+    from openai import OpenAIError
+
+    return type(kind.__name__, (kind, OpenAIError), {"__module__": kind.__module__, "__doc__": kind.__doc__})

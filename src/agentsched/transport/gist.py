@@ -1,0 +1,113 @@
+"""What a streamed answer says: text, usage and end, gathered from its events, and the whole answer.
+
+The whole answer equals what the server would have sent without streaming: the same fields, each text the
+concatenation of its pieces.
+"""
+
+from typing import Any, cast
+
+from agentsched.model import Usage
+from agentsched.transport.incoming import CHARS_PER_TOKEN, Kind
+
+MAX_CHARS = 64 * 2**20
+"""No language model's answer is longer."""
+
+
+class AnswerTooLong(ValueError):
+    """The peer sent more than `MAX_CHARS` of text."""
+
+
+class Gist:
+    """The events of one streamed chat or text completion, taken in one by one.
+
+    Attributes:
+        finished: whether a finish reason was seen.
+        usage: as reported; None until it is.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._head: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._message: dict[str, Any] = {"role": "assistant", "content": None}
+        self._ends: dict[str, Any] = {}
+        self._chars = 0
+        self._pieces = 0
+        self.finished = False
+        self.usage: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """The answer so far, without reasoning."""
+        return "".join(self._texts.get("content" if self._kind is Kind.CHAT else "text", ()))
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens so far: as reported, else estimated from pieces and characters."""
+        reported = self.usage.get("completion_tokens") if self.usage is not None else None
+        if isinstance(reported, int):
+            return reported
+        return max(self._pieces, self._chars // CHARS_PER_TOKEN)
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take in the payload of one event.
+
+        Raises:
+            AnswerTooLong: if the text exceeds its bound.
+        """
+        for name, value in event.items():
+            if name not in ("choices", "usage"):
+                self._head.setdefault(name, value)
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.usage = cast("dict[str, Any]", usage)
+        choices = event.get("choices")
+        if isinstance(choices, list) and choices:
+            choice = cast("list[Any]", choices)[0]
+            if isinstance(choice, dict):
+                self._take_choice(cast("dict[str, Any]", choice))
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
+        if isinstance(delta, dict):
+            for name, piece in cast("dict[str, Any]", delta).items():
+                if name == "role" or not isinstance(piece, str):
+                    self._message[name] = piece
+                elif piece or name not in self._texts:
+                    self._take_text(name, piece)
+        for name, value in choice.items():
+            if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
+                self._ends[name] = value
+        self.finished = self.finished or choice.get("finish_reason") is not None
+
+    def _take_text(self, name: str, piece: str) -> None:
+        self._texts.setdefault(name, []).append(piece)
+        self._chars += len(piece)
+        self._pieces += bool(piece)
+        if self._chars > MAX_CHARS:
+            raise AnswerTooLong(f"an answer of more than {MAX_CHARS} characters")
+
+    def counted(self) -> Usage:
+        """Return the usage in our terms."""
+        usage = self.usage or {}
+        details = usage.get("prompt_tokens_details")
+        cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else 0
+        given = usage.get("prompt_tokens")
+        return Usage(
+            input_tokens=given if isinstance(given, int) else None,
+            output_tokens=self.tokens or None,
+            cached_tokens=cached if isinstance(cached, int) else 0,
+        )
+
+    def whole(self) -> dict[str, Any]:
+        """Return the answer as one object."""
+        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        ends = {"finish_reason": None, **self._ends}
+        if self._kind is Kind.CHAT:
+            message = {**self._message, **texts}
+            choice = {"index": 0, "message": message, "logprobs": None, **ends}
+            head = {**self._head, "object": "chat.completion"}
+        else:
+            choice = {"index": 0, "text": "", "logprobs": None, **texts, **ends}
+            head = {**self._head, "object": "text_completion"}
+        return {**head, "choices": [choice], "usage": self.usage}

@@ -1,0 +1,142 @@
+"""What the app's SDK sends: one HTTP request, understood as far as scheduling needs it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+from jiter import from_json
+
+from agentsched.errors import UsageError
+
+API_ROOT = b"/v1"
+CHARS_PER_TOKEN = 4
+
+
+class Kind(StrEnum):
+    """How much of a call is understood."""
+
+    CHAT = "/chat/completions"
+    COMPLETION = "/completions"
+    MODELS = "/models"
+    OPAQUE = "passed through"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A call as it came in.
+
+    Attributes:
+        path: below the API root, query string included.
+        content: the body's bytes.
+        body: the parsed body; empty where it is not a JSON object.
+        timeout: the HTTP timeouts of the caller's client, in seconds by kind.
+    """
+
+    kind: Kind
+    method: str
+    path: str
+    headers: Sequence[tuple[bytes, bytes]]
+    content: bytes
+    body: Mapping[str, Any]
+    timeout: Mapping[str, float | None]
+
+    @property
+    def model(self) -> str | None:
+        """The model asked for; None where the path has none."""
+        model = self.body.get("model")
+        return model if isinstance(model, str) else None
+
+    @property
+    def stream(self) -> bool:
+        """Whether the caller wants events."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the caller asked for the usage event of a stream."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and bool(cast("dict[str, Any]", options).get("include_usage"))
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The cap on output tokens that the caller set."""
+        cap = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
+        return cap if isinstance(cap, int) and cap > 0 else None
+
+    @property
+    def input_tokens(self) -> int:
+        """Prompt tokens, estimated from the text."""
+        chars = _chars(self.body.get("messages")) + _chars(self.body.get("prompt"))
+        return (chars or len(self.content)) // CHARS_PER_TOKEN
+
+
+def read(
+    *,
+    method: str,
+    raw_path: bytes,
+    headers: Sequence[tuple[bytes, bytes]],
+    content: bytes,
+    timeout: Mapping[str, float | None],
+    max_body_bytes: int,
+) -> Incoming:
+    """Understand a request.
+
+    Raises:
+        UsageError: for a body that is too large, is not JSON where JSON is due, or names no model.
+    """
+    if len(content) > max_body_bytes:
+        raise UsageError(f"the body has {len(content)} bytes; the scheduler takes at most {max_body_bytes}")
+    path = raw_path.removeprefix(API_ROOT).decode("ascii", "replace")
+    kind = _kind(method, path.partition("?")[0].rstrip("/"))
+    body = _body(kind, method, headers, content)
+    return Incoming(
+        kind=kind,
+        method=method,
+        path=path,
+        headers=headers,
+        content=content,
+        body=body,
+        timeout=timeout,
+    )
+
+
+def _kind(method: str, path: str) -> Kind:
+    if method == "POST" and path in (Kind.CHAT, Kind.COMPLETION):
+        return Kind(path)
+    return Kind.MODELS if method == "GET" and path == Kind.MODELS else Kind.OPAQUE
+
+
+def _body(
+    kind: Kind, method: str, headers: Sequence[tuple[bytes, bytes]], content: bytes
+) -> Mapping[str, Any]:
+    understood = kind in (Kind.CHAT, Kind.COMPLETION)
+    if not understood and (method != "POST" or not _is_json(headers)):
+        return {}
+    try:
+        body: Any = from_json(content)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the body of {kind} is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise UsageError(f"the body must be a JSON object, not {type(body).__name__}")
+    body = cast("dict[str, Any]", body)
+    model = body.get("model")
+    if understood and (not isinstance(model, str) or not model):
+        raise UsageError("the body names no model: 'model' must be a non-empty string")
+    return body
+
+
+def _is_json(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and b"json" in value.lower() for name, value in headers)
+
+
+def _chars(value: Any) -> int:
+    """Count the characters of all text in messages or prompts; token ids count as one token each."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_chars, cast("list[Any]", value)))
+    if isinstance(value, dict):
+        part = cast("dict[str, Any]", value)
+        return _chars(part.get("content") if "content" in part else part.get("text"))
+    return CHARS_PER_TOKEN if isinstance(value, int) else 0

@@ -1,0 +1,54 @@
+"""What a server says it serves: `GET /models`."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any, cast
+
+from agentsched.model import Backend
+from agentsched.transport.stack import Stack
+
+CAP_S = 2.0
+"""A server that is asked for its models holds up its first calls; no longer than this."""
+
+MAX_BYTES = 4 * 2**20
+MAX_MODELS = 10_000
+
+
+async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[str, ...] | None:
+    """Return the names that the server lists; None if it does not answer with a list in time."""
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    if backend.api_key is not None:
+        headers["authorization"] = f"Bearer {backend.api_key}"
+    timeout = {"connect": CAP_S, "read": CAP_S, "write": CAP_S, "pool": None}
+    request = stack.Request(
+        "GET", f"{backend.base_url}/models", headers=headers, extensions={"timeout": timeout}
+    )
+    try:
+        async with asyncio.timeout(CAP_S):
+            response = await transport.handle_async_request(request)
+            try:
+                content = await _read(response)
+            finally:
+                await response.aclose()
+        if response.status_code != 200:
+            return None
+        names = [model["id"] for model in json.loads(content)["data"]]
+    except Exception:  # whatever is wrong with the answer, the caller only needs to know that there is none
+        return None
+    return tuple(name for name in names if isinstance(name, str))[:MAX_MODELS] or None
+
+
+async def _read(response: Any) -> bytes:
+    content = b""
+    async for chunk in response.stream:
+        content += chunk
+        if len(content) > MAX_BYTES:
+            raise ValueError("too long")
+    return content
+
+
+def as_list(names: Iterable[str]) -> bytes:
+    """Return the body of `GET /models` for these names."""
+    data = [{"id": name, "object": "model", "created": 0, "owned_by": "agentsched"} for name in names]
+    return json.dumps({"object": "list", "data": cast("list[Any]", data)}).encode()

@@ -1,0 +1,68 @@
+"""Server-sent events: bytes in, events out. Every split of the bytes gives the same events."""
+
+import re
+from typing import NamedTuple
+
+MAX_EVENT_BYTES = 16 * 2**20
+"""A longer event is not an answer of a language model."""
+
+_BLANK_LINE = re.compile(rb"\r\n(?:\r\n|\n|\r)|\n(?:\r\n|\n|\r)|\r(?!\n)(?:\r\n|\n|\r)")
+
+
+class EventTooLong(ValueError):
+    """The peer sent more than `MAX_EVENT_BYTES` without ending an event."""
+
+
+class ServerEvent(NamedTuple):
+    """One event.
+
+    Attributes:
+        raw: its bytes as they came, to be forwarded, closed by an empty line.
+        data: its payload; None for comments and keep-alives.
+    """
+
+    raw: bytes
+    data: bytes | None
+
+
+class Decoder:
+    """Cuts a byte stream into events."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, chunk: bytes) -> list[ServerEvent]:
+        """Take bytes and return the events that they complete.
+
+        Raises:
+            EventTooLong: if the event under way exceeds its bound.
+        """
+        buffer = self._buffer + chunk if self._buffer else chunk
+        events: list[ServerEvent] = []
+        start = 0
+        for found in _BLANK_LINE.finditer(buffer, max(0, len(self._buffer) - 3)):
+            if found.start() > start:
+                raw = buffer[start : found.end()]
+                events.append(ServerEvent(raw, _data(raw)))
+            start = found.end()
+        self._buffer = buffer[start:]
+        if len(self._buffer) > MAX_EVENT_BYTES:
+            raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return events
+
+    def flush(self) -> list[ServerEvent]:
+        """Return what is left when the stream has ended: servers forget the last empty line."""
+        rest, self._buffer = self._buffer.strip(b"\r\n"), b""
+        return [ServerEvent(rest + b"\n\n", _data(rest))] if rest else []
+
+
+def encode(data: bytes) -> bytes:
+    """Return an event with that payload."""
+    return b"data: " + data + b"\n\n"
+
+
+def _data(raw: bytes) -> bytes | None:
+    if raw.startswith(b"data: ") and raw.find(b"\n", 0, len(raw) - 2) < 0 and b"\r" not in raw:
+        return raw[6:-2] if raw.endswith(b"\n\n") else raw[6:]
+    lines = [line[5:] for line in raw.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(line.removeprefix(b" ") for line in lines) if lines else None
