@@ -39,6 +39,19 @@ class AgentschedError(RuntimeError):
         self.sent = sent
         self.request_id = request_id
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel to another process: as the class drawn above, also where it was mixed with an SDK's own."""
+        kind = globals().get(type(self).__name__, type(self))
+        return _restored, (kind, self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[AgentschedError], args: tuple[object, ...], facts: dict[str, object]
+) -> AgentschedError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
 
 class UsageError(AgentschedError, ValueError):
     """The call or the configuration is wrong; the message says what would be right."""

@@ -1,11 +1,10 @@
 """The output alphabet: what the shell around the engine has to do, in this order."""
 
-from dataclasses import dataclass
-
 from agentsched.model import Failure, Outcome, Reason
+from agentsched.model.value import record, value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Start:
     """Send the call to the backend; report as `attempt_id`."""
 
@@ -14,14 +13,14 @@ class Start:
     backend: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Abort:
     """Stop the attempt at once and close its connection. Its room is free already; nothing is reported."""
 
     attempt_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Resolve:
     """The request has ended; nothing more will happen to it.
 
@@ -40,14 +39,14 @@ class Resolve:
     reason: Reason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListModels:
     """Ask the backend what it serves; report `ModelsListed`, whatever comes of it, within 2 s."""
 
     backend: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WakeAt:
     """Report `Woke` at that time. A later one replaces none: earlier ones may be dropped."""
 

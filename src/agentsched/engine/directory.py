@@ -13,19 +13,20 @@ MAX_REFUSALS = 1_000
 
 
 class _Entry:
-    __slots__ = ("asked_at", "backend", "configured", "listed", "pending", "refused")
+    __slots__ = ("answered", "asked_at", "backend", "configured", "listed", "pending", "refused")
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend.name
         self.configured = backend.models
         self.listed: tuple[str, ...] | None = None
         self.asked_at: float | None = None
+        self.answered = False
         self.pending = False
         self.refused: dict[str, float] = {}
 
     @property
     def known(self) -> bool:
-        return self.configured is not None or (self.asked_at is not None and not self.pending)
+        return self.configured is not None or self.answered
 
     def names(self) -> Sequence[str] | None:
         """Return the names it serves, as the app calls them; None if any name may be tried."""
@@ -83,7 +84,7 @@ class Directory:
         entry = self._entries[backend]
         entry.asked_at = now
         entry.listed = models
-        entry.pending = False
+        entry.answered, entry.pending = True, False
         entry.refused.clear()
 
     def refuse(self, backend: str, model: str, now: float) -> None:

@@ -292,7 +292,7 @@ class Engine:
             Resolve(
                 request_id=request.id,
                 outcome=outcome,
-                failure=row.last_failure,
+                failure=row.last_failure if outcome is Outcome.FAILED else None,
                 backend=row.last_backend,
                 attempts=row.attempts,
                 reason=reason,

@@ -3,12 +3,11 @@
 Adding a kind is an architectural decision: it crosses every floor.
 """
 
-from dataclasses import dataclass
-
 from agentsched.model import Failure, Query, Reason, Request, Usage
+from agentsched.model.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Submitted:
     """The app wants a call answered."""
 
@@ -16,7 +15,7 @@ class Submitted:
     request: Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Cancelled:
     """Nobody waits for the call any more."""
 
@@ -25,7 +24,7 @@ class Cancelled:
     reason: Reason = Reason.CALLER_LEFT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Progressed:
     """An attempt has produced output.
 
@@ -40,7 +39,7 @@ class Progressed:
     connect_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Finished:
     """An attempt is complete: its room is free from here on.
 
@@ -54,7 +53,7 @@ class Finished:
     learn: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Failed:
     """An attempt has ended without an answer."""
 
@@ -63,7 +62,7 @@ class Failed:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ModelsListed:
     """A backend was asked what it serves; None: it could not say, so any name may be tried there."""
 
@@ -72,7 +71,7 @@ class ModelsListed:
     models: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class QueryOpened:
     """A run of a workflow begins."""
 
@@ -80,7 +79,7 @@ class QueryOpened:
     query: Query
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class QueryClosed:
     """A run of a workflow is over."""
 
@@ -88,14 +87,14 @@ class QueryClosed:
     query_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Woke:
     """A timer asked for by `WakeAt` rang. One too many changes nothing."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Closed:
     """The scheduler closes: nothing is accepted any more, what runs is ended."""
 

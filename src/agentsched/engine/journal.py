@@ -1,42 +1,35 @@
 """Record what happened so that it can happen again: events as JSON lines, replay to equal commands.
 
 The first line describes the engine (backends with their limits and models, bounds); each further line is one
-event. No bodies, keys or URLs are in it. Opening, rotating and writing files is the shell's business.
+event. No bodies, keys, URLs or words of a backend are in it. Opening, rotating and writing files is the
+business of the shell.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Any, cast
+from math import isnan
+from types import MappingProxyType, UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from agentsched.engine import events
 from agentsched.engine.commands import Command
 from agentsched.engine.engine import MAX_QUEUED, Engine
-from agentsched.engine.events import Event
+from agentsched.engine.events import Event, ModelsListed, Submitted
 from agentsched.errors import UsageError
 from agentsched.model import Backend, Failure, FailureKind, Query, Reason, Request, Usage
 from agentsched.policy import Policy
 
 VERSION = 1
 
-_EVENTS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        events.Submitted,
-        events.Cancelled,
-        events.Progressed,
-        events.Finished,
-        events.Failed,
-        events.ModelsListed,
-        events.QueryOpened,
-        events.QueryClosed,
-        events.Woke,
-        events.Closed,
-    )
-}
-_VALUES: dict[str, type[Any]] = {"request": Request, "usage": Usage, "failure": Failure, "query": Query}
-_ENUMS: dict[str, type[StrEnum]] = {"kind": FailureKind, "reason": Reason}
+_EVENTS: Mapping[str, type[Any]] = MappingProxyType({kind.__name__: kind for kind in get_args(Event)})
+_VALUES: Mapping[str, type[Any]] = MappingProxyType(
+    {"request": Request, "usage": Usage, "failure": Failure, "query": Query}
+)
+_ENUMS: Mapping[str, type[StrEnum]] = MappingProxyType({"kind": FailureKind, "reason": Reason})
+_FIELDS: Mapping[type[Any], Mapping[str, Any]] = MappingProxyType(
+    {kind: get_type_hints(kind) for kind in (*_EVENTS.values(), *_VALUES.values())}
+)
 
 
 class Journal:
@@ -75,9 +68,8 @@ def decode(line: str) -> Event:
     """
     try:
         found = json.loads(line)
-        kind = _EVENTS[found.pop("event")]
-        return cast("Event", kind(**{name: _value(name, value) for name, value in found.items()}))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return cast("Event", _made(_EVENTS[found.pop("event")], found))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"not a journal event: {line.strip()[:200]!r} ({error!r})") from None
 
 
@@ -91,15 +83,21 @@ def replay(lines: Iterable[str], policy: Policy) -> Iterator[tuple[Event, list[C
     first = next(numbered, (1, ""))[1]
     try:
         header = json.loads(first)
-        backends = [_read_backend(spec) for spec in header["backends"]]
-        engine = Engine(backends, policy=policy, max_queued=header["max_queued"])
-    except (ValueError, TypeError, KeyError) as error:
+        if header["agentsched"] != VERSION:
+            raise ValueError(f"version {header['agentsched']!r}, this reads {VERSION}")
+        backends = [_read_backend(index, spec) for index, spec in enumerate(header["backends"])]
+        engine = Engine(backends, policy=policy, max_queued=_checked(header["max_queued"], int))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"line 1 is not the head of a journal: {error!r}") from None
     for number, line in numbered:
         try:
             event = decode(line)
         except UsageError as error:
             raise UsageError(f"line {number}: {error}") from None
+        if isinstance(event, ModelsListed) and event.backend not in engine.backends:
+            raise UsageError(f"line {number}: the head names no backend {event.backend!r}")
+        if isinstance(event, Submitted) and event.request.id in engine.requests:
+            raise UsageError(f"line {number}: the request {event.request.id!r} is live already")
         yield event, engine.handle(event)
 
 
@@ -107,18 +105,40 @@ def _plain(value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for field in fields(value):
         item = getattr(value, field.name)
-        if item != field.default:
-            plain[field.name] = _plain(item) if field.name in _VALUES else item
+        if field.compare and item != field.default:
+            plain[field.name] = _plain(item) if is_dataclass(item) else item
     return plain
 
 
+def _made(kind: type[Any], found: Mapping[str, Any]) -> Any:
+    made = kind(**{name: _value(name, item) for name, item in found.items()})
+    for name, hint in _FIELDS[kind].items():
+        _checked(getattr(made, name), hint)
+    return made
+
+
 def _value(name: str, value: Any) -> Any:
-    if name in _VALUES:
-        inner = cast("Mapping[str, Any]", value)
-        return _VALUES[name](**{key: _value(key, item) for key, item in inner.items()})
+    if isinstance(value, dict):
+        return _made(_VALUES[name], cast("dict[str, Any]", value))
     if name in _ENUMS:
         return _ENUMS[name](value)
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _checked(value: Any, hint: Any) -> Any:
+    if not any(_fits(value, one) for one in (get_args(hint) if get_origin(hint) is UnionType else (hint,))):
+        raise TypeError(f"{value!r} is not of type {hint}")
+    return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(
+            isinstance(item, str) for item in cast("tuple[Any, ...]", value)
+        )
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
 
 
 def _backend(spec: Backend) -> dict[str, Any]:
@@ -131,6 +151,5 @@ def _backend(spec: Backend) -> dict[str, Any]:
     }
 
 
-def _read_backend(found: Mapping[str, Any]) -> Backend:
-    position = "".join(c if c.isalnum() else "-" for c in str(found["name"]))
-    return Backend(f"http://{position}.invalid", **found)
+def _read_backend(index: int, found: Mapping[str, Any]) -> Backend:
+    return Backend(f"http://backend-{index}.invalid", **found)

@@ -30,7 +30,10 @@ class Lane:
         return (entry for entry in self._heap if entry[0] not in self._dead)
 
     def push(self, key: Key, request_id: str) -> None:
-        heapq.heappush(self._heap, (key, request_id))
+        if key in self._dead:  # it comes back before its entry has left
+            self._dead.remove(key)
+        else:
+            heapq.heappush(self._heap, (key, request_id))
 
     def remove(self, key: Key) -> None:
         self._dead.add(key)

@@ -2,10 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from agentsched.model.value import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """One line of a story.
 

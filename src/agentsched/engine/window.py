@@ -37,13 +37,14 @@ class Window:
         """Return the earliest time at which `amount` fits; `now` if it fits already."""
         self._forget(now)
         excess = self._total + amount - self.limit
-        if excess <= 0 or not self._entries:
-            return now
+        at = now
         for charge in self._entries:
-            excess -= charge.amount
             if excess <= 0:
-                return charge.at + WINDOW_S
-        return self._entries[-1].at + WINDOW_S
+                break
+            if charge.amount > 0:  # what was given back is not there
+                excess -= charge.amount
+                at = charge.at + WINDOW_S
+        return at
 
     def charge(self, now: float, amount: float) -> Charge:
         """Record a start; the returned value is what `correct` takes."""

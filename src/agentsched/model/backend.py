@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from types import MappingProxyType
 from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
 from agentsched.errors import UsageError
+
+MAX_LIMIT = 2**53
+"""Limits are added up as floats."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -57,26 +59,27 @@ class Backend:
         put(self, "max_concurrency", _checked_limit("max_concurrency", max_concurrency))
         put(self, "rpm", _checked_limit("rpm", rpm))
         put(self, "tpm", _checked_limit("tpm", tpm))
-        put(self, "name", _checked_name(name) if name is not None else url.netloc)
+        put(self, "name", _checked_name(name if name is not None else url.netloc))
 
 
 def _checked_url(base_url: object) -> SplitResult:
     right = "an http(s) URL such as 'http://gpu-a:8000/v1'"
     if not isinstance(base_url, str):
         raise UsageError(f"Backend: base_url must be {right}, not {type(base_url).__name__}")
+    base_url = base_url.strip()
+    if "@" in (base_url.partition("://")[2] or base_url).partition("/")[0]:
+        raise UsageError("Backend: put credentials into api_key=, not into base_url")
+    if any(c.isspace() or not c.isprintable() for c in base_url):
+        raise UsageError(f"Backend: {base_url!r} contains white space or control characters")
     try:
-        url = urlsplit(base_url.strip())
+        url = urlsplit(base_url)
         port = url.port
     except ValueError as error:
         raise UsageError(f"Backend: {base_url!r} is not {right}: {error}") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise UsageError(f"Backend: {base_url!r} is not {right}")
-    if url.username is not None or url.password is not None:
-        raise UsageError("Backend: put credentials into api_key=, not into base_url")
     if url.query or url.fragment:
-        raise UsageError(f"Backend: {base_url!r} must end with its path: no query, no fragment")
-    if any(c.isspace() or not c.isprintable() for c in url.geturl()):
-        raise UsageError(f"Backend: {base_url!r} contains white space or control characters")
+        raise UsageError("Backend: base_url must end with its path: no query, no fragment")
     return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower())
 
 
@@ -94,25 +97,27 @@ def _checked_models(models: object) -> Mapping[str, str] | None:
     if isinstance(models, str) or not isinstance(models, Iterable):
         raise UsageError(f"Backend: models must be a list of names or a mapping, not {models!r}")
     if isinstance(models, Mapping):
-        named = dict(cast("Mapping[object, object]", models))
+        named = list(cast("Mapping[object, object]", models).items())
     else:
-        named = {name: name for name in cast("Iterable[object]", models)}
+        named = [(name, name) for name in cast("Iterable[object]", models)]
     if not named:
         raise UsageError("Backend: models is empty; leave it out to ask the server what it serves")
-    for app_name, served_name in named.items():
-        for name in (app_name, served_name):
-            if not isinstance(name, str) or not name or not name.isprintable():
-                raise UsageError(f"Backend: {name!r} is not a model name (a non-empty printable string)")
-    return MappingProxyType(cast("dict[str, str]", named))
+    return MappingProxyType({_checked_model(app): _checked_model(served) for app, served in named})
+
+
+def _checked_model(name: object) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise UsageError(f"Backend: {name!r} is not a model name (a non-empty printable string)")
+    return name
 
 
 def _checked_limit(what: str, limit: object) -> int | None:
     if limit is None:
         return None
-    whole = isinstance(limit, (int, float)) and not isinstance(limit, bool) and isfinite(limit)
-    if not whole or int(cast("float", limit)) != limit or cast("float", limit) < 1:
-        raise UsageError(f"Backend: {what} must be a whole number of at least 1, or None; got {limit!r}")
-    return int(cast("float", limit))
+    number = limit if isinstance(limit, (int, float)) and not isinstance(limit, bool) else 0
+    if 1 <= number < MAX_LIMIT and int(number) == number:
+        return int(number)
+    raise UsageError(f"Backend: {what} must be a whole number of at least 1, or None; got {limit!r}")
 
 
 def _checked_name(name: object) -> str:

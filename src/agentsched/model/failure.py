@@ -1,7 +1,9 @@
 """Why an attempt failed, and what that says about trying elsewhere."""
 
-from dataclasses import dataclass
+from dataclasses import field
 from enum import StrEnum
+
+from agentsched.model.value import value
 
 
 class FailureKind(StrEnum):
@@ -19,7 +21,7 @@ class FailureKind(StrEnum):
     OWNER_GONE = "the loop that ran it closed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Failure:
     """One failed attempt.
 
@@ -28,14 +30,14 @@ class Failure:
         retry_after_s: when it asked to be left alone until; None if it did not say.
         delivered: True once the caller has seen a part of the answer, so that another backend cannot start
             again without repeating it.
-        detail: one sentence for people; no secrets, no bodies.
+        detail: one sentence for people. It may quote the backend, so it is neither compared nor journaled.
     """
 
     kind: FailureKind
     status: int | None = None
     retry_after_s: float | None = None
     delivered: bool = False
-    detail: str = ""
+    detail: str = field(default="", compare=False)
 
     @property
     def sent(self) -> bool:

@@ -1,9 +1,9 @@
 """What a policy gets to see: a waiting call and a backend's load, as plain numbers."""
 
-from dataclasses import dataclass
+from agentsched.model.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Job:
     """A call that waits, with what the past says about it.
 
@@ -25,7 +25,7 @@ class Job:
     output_tokens: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class BackendLoad:
     """A backend at the moment of a decision.
 

@@ -1,9 +1,9 @@
 """One run of a workflow: what it is called, for whom it runs, how long it may take."""
 
-from dataclasses import dataclass
+from agentsched.model.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Query:
     """A run of a workflow.
 

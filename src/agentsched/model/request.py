@@ -1,9 +1,9 @@
 """One call that the app wants answered, as the engine sees it: counts and context, never the body."""
 
-from dataclasses import dataclass
+from agentsched.model.value import record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Request:
     """What is known of a call before it runs.
 
@@ -30,7 +30,7 @@ class Request:
     slo_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Usage:
     """Tokens of a finished call, as the backend counted them.
 

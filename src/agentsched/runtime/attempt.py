@@ -8,7 +8,6 @@ from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Exchange, Head
-from agentsched.transport.outgoing import address, served_as
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -46,11 +45,8 @@ class Attempt:
         call, backend = self._call, self._backend
         try:
             transport = await row.transport()
-            outgoing = address(call.incoming, backend)
-            model = call.incoming.model
-            model_back = model if model is not None and served_as(model, backend) != model else None
-            exchange = Exchange(self._driver.stack, transport, call.incoming, outgoing, model_back)
-            ended = await exchange.run(self)
+            outgoing = self._driver.addressing.address(call.incoming, backend)
+            ended = await Exchange(self._driver.stack, transport, call.incoming, outgoing, self).run()
         except asyncio.CancelledError:
             if not self._aborted and not self._finished:
                 self._failed(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered))

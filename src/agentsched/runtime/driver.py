@@ -20,6 +20,7 @@ from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.listing import list_models
+from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
 
 
@@ -37,6 +38,7 @@ class Driver:
         self.engine = engine
         self.clock = clock
         self.stack = stack
+        self.addressing = Addressing(stack)
         self.lock = threading.RLock()
         self._upstream = upstream
         self._backends: dict[str, Backend] = {name: row.spec for name, row in engine.backends.items()}

@@ -105,7 +105,7 @@ class Scheduler:
     # -- clients --------------------------------------------------------------------------------------
 
     def openai(self) -> "AsyncOpenAI":
-        """Return a plain `openai.AsyncOpenAI` whose calls are scheduled; `with_options` sets timeouts and more.
+        """Return a plain `openai.AsyncOpenAI` whose calls are scheduled; `with_options` sets its timeouts.
 
         It does not retry by itself (`max_retries=0`): the scheduler fails over.
         """

@@ -5,19 +5,15 @@ Everything foreign ends here: transport exceptions, HTTP statuses, errors inside
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from time import perf_counter
 from typing import Any, Protocol, cast
 
-from jiter import from_json
-
-from agentsched.errors import AgentschedError
 from agentsched.model import Failure, FailureKind, Usage
+from agentsched.model.value import record
 from agentsched.transport.gist import AnswerTooLong, Gist
 from agentsched.transport.incoming import Incoming, Kind
+from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing
 from agentsched.transport.sse import Decoder, EventTooLong, ServerEvent, encode
 from agentsched.transport.stack import Stack
@@ -34,7 +30,7 @@ DRAIN_S = 0.1
 """How long a connection may take to end after the terminal event before it is closed instead of kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Head:
     """Status and headers of an answer."""
 
@@ -63,7 +59,7 @@ class Sink(Protocol):
         ...
 
     def progressed(self, tokens: int, connect_s: float) -> None:
-        """Output tokens so far; 0 once the backend has answered at all."""
+        """Output tokens so far; 0 where the backend has answered over a connection opened for it."""
         ...
 
     def finished(self, usage: Usage) -> None:
@@ -71,7 +67,7 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """A failed attempt.
 
@@ -85,56 +81,92 @@ class Ended:
     partial_text: str = ""
 
 
+class _Broken(Exception):
+    """What came is not the answer."""
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        detail: str,
+        *,
+        refusal: tuple[Head, bytes] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.refusal = refusal
+        self.retry_after_s = retry_after_s
+
+
 class Exchange:
     """One attempt.
 
     Args:
         stack, transport: the HTTP stack and its async transport to the backends.
-        model_back: the name to put into the answer where the backend's name for the model stands.
+        sink: takes what comes.
     """
 
     def __init__(
-        self, stack: Stack, transport: Any, incoming: Incoming, outgoing: Outgoing, model_back: str | None
+        self, stack: Stack, transport: Any, incoming: Incoming, outgoing: Outgoing, sink: Sink
     ) -> None:
         self._stack = stack
         self._transport = transport
         self._incoming = incoming
         self._outgoing = outgoing
-        self._model_back = model_back
+        self._sink = sink
         self._connect_s = 0.0
         self._reported = -1
         self._gist = Gist(incoming.kind)
 
-    async def run(self, sink: Sink) -> Ended | None:
+    async def run(self) -> Ended | None:
         """Send, follow, and return how it failed; None if it did not."""
         try:
-            return await self._run(sink)
-        except AgentschedError:
-            raise
-        except (EventTooLong, AnswerTooLong) as error:
-            return self._broken(sink, FailureKind.PROTOCOL, str(error))
-        except Exception as error:
-            return self._broken(sink, _kind_of(self._stack, error), f"{type(error).__name__}: {error}")
-
-    async def _run(self, sink: Sink) -> Ended | None:
-        response = await self._transport.handle_async_request(self._request())
+            response = await self._transport.handle_async_request(self._request())
+        except Exception as error:  # whatever a transport raises before it has an answer, there is none
+            return self._ended(_kind_of(self._stack, error), f"{type(error).__name__}: {error}")
         try:
-            head = Head(response.status_code, response.headers.raw)
-            if head.status >= 400:
-                return await self._refused(head, response)
-            sink.progressed(0, self._connect_s)
-            if self._outgoing.streamed and _is_event_stream(head):
-                return await self._follow(head, response, sink)
-            return await self._pass_through(head, response, sink)
+            await self._answer(response)
+        except _Broken as broken:
+            return self._ended(broken.kind, broken.detail, broken)
+        except (EventTooLong, AnswerTooLong) as error:
+            return self._ended(FailureKind.PROTOCOL, str(error))
+        except (self._stack.HTTPError, OSError) as error:
+            return self._ended(_kind_of(self._stack, error), f"{type(error).__name__}: {error}")
         finally:
             await response.aclose()
+        return None
+
+    def _ended(self, kind: FailureKind, detail: str, broken: _Broken | None = None) -> Ended:
+        refusal = broken.refusal if broken is not None else None
+        failure = Failure(
+            kind=kind,
+            status=refusal[0].status if refusal is not None else None,
+            retry_after_s=broken.retry_after_s if broken is not None else None,
+            delivered=self._sink.delivered,
+            detail=detail[:500],
+        )
+        return Ended(failure, refusal, self._gist.text)
+
+    async def _answer(self, response: Any) -> None:
+        head = Head(response.status_code, response.headers.raw)
+        if head.status >= 400:
+            raise _refused(head, await _read(response, MAX_ERROR_BYTES) or b"", self._incoming.model)
+        if self._connect_s > 0:
+            self._sink.progressed(0, self._connect_s)
+        if self._outgoing.streamed and _is_event_stream(head):
+            await self._follow(head, response)
+        elif self._incoming.kind is Kind.OPAQUE:
+            await self._pass_through(head, response)
+        else:
+            self._hand_over(head, await _read(response, MAX_WHOLE_BYTES))
 
     def _request(self) -> Any:
         outgoing = self._outgoing
         extensions = {"timeout": {**self._incoming.timeout, "pool": None}, "trace": self._trace()}
         return self._stack.Request(
             outgoing.method,
-            _url(self._stack, outgoing.url),
+            outgoing.url,
             headers=outgoing.headers,
             content=outgoing.content,
             extensions=extensions,
@@ -154,64 +186,55 @@ class Exchange:
 
     # -- a stream of events ---------------------------------------------------------------------------
 
-    async def _follow(self, head: Head, response: Any, sink: Sink) -> Ended | None:
-        """Follow an event stream; to a caller who asked for one as it comes, to others as one answer."""
+    async def _follow(self, head: Head, response: Any) -> None:
+        """Follow an event stream: to a caller who asked for one as it comes, to others as one answer."""
         decoder = Decoder()
         streaming = self._incoming.stream
         chunks = aiter(response.stream)
         async for chunk in chunks:
             for event in decoder.feed(chunk):
-                over = self._event(event, head, sink, streaming=streaming)
-                if over is not None:
-                    if over.failed is None:
-                        await _drain(chunks)
-                    return over.failed
-            await sink.room()
-        for event in decoder.flush():
-            over = self._event(event, head, sink, streaming=streaming)
-            if over is not None:
-                return over.failed
-        if not self._gist.finished:
-            return self._broken(sink, FailureKind.PROTOCOL, "the stream ended before the answer did")
-        self._complete(head, sink, streaming=streaming)
-        return None
-
-    def _event(self, event: ServerEvent, head: Head, sink: Sink, *, streaming: bool) -> "_Over | None":
-        """Take one event; return how the attempt ended if it did."""
-        if event.data is None:
-            return None
-        if event.data == b"[DONE]":
-            if not self._gist.finished:
-                return _Over(self._broken(sink, FailureKind.PROTOCOL, "[DONE] came before a finish reason"))
+                if self._event(event, head, streaming):
+                    await _drain(chunks)
+                    return
             if streaming:
-                self._begin(head, sink)
-                sink.put(event.raw)
-            self._complete(head, sink, streaming=streaming)
-            return _Over(None)
-        try:
-            payload: Any = from_json(event.data)
-        except ValueError:
-            return _Over(self._broken(sink, FailureKind.PROTOCOL, "an event is not JSON"))
-        if not isinstance(payload, dict):
-            return _Over(self._broken(sink, FailureKind.PROTOCOL, "an event is not an object"))
-        payload = cast("dict[str, Any]", payload)
+                await self._sink.room()
+        for event in decoder.flush():
+            if self._event(event, head, streaming):
+                return
+        if not self._gist.finished:
+            raise _Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
+        self._complete(head, streaming)
+
+    def _event(self, event: ServerEvent, head: Head, streaming: bool) -> bool:
+        """Take one event; return whether it was the last."""
+        data = event.data
+        if data is None:
+            return False
+        if data == b"[DONE]":
+            if not self._gist.finished:
+                raise _Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
+            if streaming:
+                self._show(event.whole, head)
+            self._complete(head, streaming)
+            return True
+        payload = _object(data, "an event")
         if payload.get("error") is not None:
-            return _Over(self._in_band(payload, sink))
+            raise _in_band(payload, self._incoming.model)
         self._gist.take(payload)
         if streaming:
             shown = self._shown(event, payload)
             if shown is not None:
-                self._begin(head, sink)
-                sink.put(shown)
+                self._show(shown, head)
         tokens = self._gist.tokens
         if tokens and (self._reported <= 0 or tokens >= self._reported + PROGRESS_TOKENS):
             self._reported = tokens
-            sink.progressed(tokens, self._connect_s)
-        return None
+            self._sink.progressed(tokens, self._connect_s)
+        return False
 
-    def _begin(self, head: Head, sink: Sink) -> None:
-        if not sink.delivered:
-            sink.begin(head)
+    def _show(self, shown: bytes, head: Head) -> None:
+        if not self._sink.delivered:
+            self._sink.begin(head)
+        self._sink.put(shown)
 
     def _shown(self, event: ServerEvent, payload: dict[str, Any]) -> bytes | None:
         """Return the event as the caller shall see it: without what we asked for, under the name it used."""
@@ -221,92 +244,80 @@ class Exchange:
                 return None
             del payload["usage"]
             changed = True
-        if self._model_back is not None and payload.get("model", self._model_back) != self._model_back:
-            payload["model"] = self._model_back
-            changed = True
-        return encode(_dumps(payload)) if changed else event.raw
+        return encode(dumps(payload)) if self._renamed(payload) or changed else event.whole
 
-    def _complete(self, head: Head, sink: Sink, *, streaming: bool) -> None:
+    def _complete(self, head: Head, streaming: bool) -> None:
         if not streaming:
             whole = self._gist.whole()
-            if self._model_back is not None and "model" in whole:
-                whole["model"] = self._model_back
-            sink.begin(Head(head.status, [*_without_type(head), (b"content-type", b"application/json")]))
-            sink.put(_dumps(whole))
-        sink.finished(self._gist.counted())
+            self._renamed(whole)
+            self._sink.begin(
+                Head(head.status, [*_without_type(head), (b"content-type", b"application/json")])
+            )
+            self._sink.put(dumps(whole))
+        self._sink.finished(self._gist.counted())
+
+    def _renamed(self, payload: dict[str, Any]) -> bool:
+        """Put the app's name of the model where the backend's stands; return whether it changed anything."""
+        model = self._outgoing.model_back
+        if model is None or payload.get("model", model) == model:
+            return False
+        payload["model"] = model
+        return True
 
     # -- anything else --------------------------------------------------------------------------------
 
-    async def _pass_through(self, head: Head, response: Any, sink: Sink) -> Ended | None:
-        """Hand an answer on as it is; only the model's name is mapped back, in answers of known shape."""
-        if self._incoming.kind is Kind.OPAQUE:
-            sink.begin(head)
-            async for chunk in response.stream:
-                sink.put(chunk)
-                await sink.room()
-            sink.finished(Usage())
-            return None
-        content = await _read(response, MAX_WHOLE_BYTES)
+    async def _pass_through(self, head: Head, response: Any) -> None:
+        """Hand on bytes that are not understood."""
+        self._sink.begin(head)
+        async for chunk in response.stream:
+            self._sink.put(chunk)
+            await self._sink.room()
+        self._sink.finished(Usage())
+
+    def _hand_over(self, head: Head, content: bytes | None) -> None:
+        """Hand over an answer that came whole, its bytes as they are where the model's name may stay."""
         if content is None:
-            return self._broken(sink, FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
-        try:
-            whole: Any = from_json(content)
-        except ValueError:
-            return self._broken(sink, FailureKind.PROTOCOL, "the answer is not JSON")
-        if not isinstance(whole, dict):
-            return self._broken(sink, FailureKind.PROTOCOL, "the answer is not an object")
-        whole = cast("dict[str, Any]", whole)
-        if self._model_back is not None and whole.get("model", self._model_back) != self._model_back:
-            content = _dumps({**whole, "model": self._model_back})
+            raise _Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
+        whole = _object(content, "the answer")
+        if whole.get("error") is not None and not whole.get("choices"):
+            raise _in_band(whole, self._incoming.model)
         self._gist.take({"usage": whole.get("usage")})
-        sink.begin(head)
-        sink.put(content)
-        sink.finished(self._gist.counted())
-        return None
-
-    # -- failures -------------------------------------------------------------------------------------
-
-    async def _refused(self, head: Head, response: Any) -> Ended:
-        content = await _read(response, MAX_ERROR_BYTES) or b""
-        detail = f"HTTP {head.status}: {_message(content)}"
-        kind = _kind_of_status(head.status, content, self._incoming.model)
-        failure = Failure(kind=kind, status=head.status, retry_after_s=_retry_after(head), detail=detail)
-        return Ended(failure, (head, content))
-
-    def _in_band(self, payload: dict[str, Any], sink: Sink) -> Ended:
-        """An error event inside a 200 stream, as vLLM sends when its queue is full."""
-        error: Any = payload["error"]
-        code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-        status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        content = _dumps(payload)
-        kind = _kind_of_status(status, content, self._incoming.model)
-        detail = f"error {status} in the stream: {_message(content)}"
-        failure = Failure(kind=kind, status=status, delivered=sink.delivered, detail=detail)
-        head = Head(status, [(b"content-type", b"application/json")])
-        return Ended(failure, (head, content), self._gist.text)
-
-    def _broken(self, sink: Sink, kind: FailureKind, detail: str) -> Ended:
-        failure = Failure(kind=kind, delivered=sink.delivered, detail=detail[:500])
-        return Ended(failure, partial_text=self._gist.text)
+        self._sink.begin(head)
+        self._sink.put(dumps(whole) if self._renamed(whole) else content)
+        self._sink.finished(self._gist.counted())
 
 
-@lru_cache(maxsize=1024)
-def _url(stack: Stack, url: str) -> Any:
-    """Parse a URL; there are as many as backends times paths."""
-    return stack.URL(url)
+def _object(content: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = loads(content)
+    except ValueError:
+        raise _Broken(FailureKind.PROTOCOL, f"{what} is not JSON") from None
+    if not isinstance(found, dict):
+        raise _Broken(FailureKind.PROTOCOL, f"{what} is not an object")
+    return cast("dict[str, Any]", found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Over:
-    failed: Ended | None
+def _refused(head: Head, content: bytes, model: str | None) -> _Broken:
+    """An answer with an error status."""
+    kind = _kind_of_status(head.status, content, model)
+    detail = f"HTTP {head.status}: {_message(content)}"
+    return _Broken(kind, detail, refusal=(head, content), retry_after_s=_retry_after(head))
 
 
-def _dumps(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+def _in_band(payload: dict[str, Any], model: str | None) -> _Broken:
+    """An error inside an answer of status 200, as vLLM sends when its queue is full."""
+    error: Any = payload["error"]
+    code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    content = dumps(payload)
+    detail = f"error {status} in the answer: {_message(content)}"
+    head = Head(status, [(b"content-type", b"application/json")])
+    return _Broken(_kind_of_status(status, content, model), detail, refusal=(head, content))
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """Read to the end of the connection's turn, so that it can be used again; not for long."""
+    await asyncio.sleep(0)  # the caller goes first
     try:
         async with asyncio.timeout(DRAIN_S):
             async for _ in chunks:
@@ -371,7 +382,7 @@ def _retry_after(head: Head) -> float | None:
 def _message(content: bytes) -> str:
     """Return the error message of an answer, short."""
     try:
-        found: Any = from_json(content)
+        found: Any = loads(content)
         error: Any = found.get("error", found)
         message: Any = (
             cast("dict[str, Any]", error).get("message", error) if isinstance(error, dict) else error

@@ -28,6 +28,8 @@ class Gist:
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
         self._head: dict[str, Any] = {}
+        self._known: set[str] = set()
+        self._choice_known: set[str] = set()
         self._texts: dict[str, list[str]] = {}
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
         self._ends: dict[str, Any] = {}
@@ -55,9 +57,11 @@ class Gist:
         Raises:
             AnswerTooLong: if the text exceeds its bound.
         """
-        for name, value in event.items():
-            if name not in ("choices", "usage"):
-                self._head.setdefault(name, value)
+        if not self._known.issuperset(event):
+            self._known.update(event)
+            self._head = {
+                name: event[name] for name in event if name not in ("choices", "usage")
+            } | self._head
         usage = event.get("usage")
         if isinstance(usage, dict):
             self.usage = cast("dict[str, Any]", usage)
@@ -71,17 +75,23 @@ class Gist:
         delta = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
-                if name == "role" or not isinstance(piece, str):
-                    self._message[name] = piece
-                elif piece or name not in self._texts:
+                if isinstance(piece, str) and name != "role":
                     self._take_text(name, piece)
-        for name, value in choice.items():
-            if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
-                self._ends[name] = value
-        self.finished = self.finished or choice.get("finish_reason") is not None
+                else:
+                    self._message[name] = piece
+        ends = choice.get("finish_reason") is not None
+        if ends or not self._choice_known.issuperset(choice):
+            self.finished = self.finished or ends
+            self._choice_known.update(choice)
+            for name, value in choice.items():
+                if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
+                    self._ends[name] = value
 
     def _take_text(self, name: str, piece: str) -> None:
-        self._texts.setdefault(name, []).append(piece)
+        pieces = self._texts.get(name)
+        if pieces is None:
+            pieces = self._texts[name] = []
+        pieces.append(piece)
         self._chars += len(piece)
         self._pieces += bool(piece)
         if self._chars > MAX_CHARS:

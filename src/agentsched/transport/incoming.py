@@ -1,13 +1,12 @@
 """What the app's SDK sends: one HTTP request, understood as far as scheduling needs it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
-from jiter import from_json
-
 from agentsched.errors import UsageError
+from agentsched.model.value import value
+from agentsched.transport.jsontext import loads
 
 API_ROOT = b"/v1"
 CHARS_PER_TOKEN = 4
@@ -22,7 +21,7 @@ class Kind(StrEnum):
     OPAQUE = "passed through"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Incoming:
     """A call as it came in.
 
@@ -114,8 +113,8 @@ def _body(
     if not understood and (method != "POST" or not _is_json(headers)):
         return {}
     try:
-        body: Any = from_json(content)
-    except (ValueError, RecursionError) as error:
+        body: Any = loads(content)
+    except ValueError as error:
         raise UsageError(f"the body of {kind} is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise UsageError(f"the body must be a JSON object, not {type(body).__name__}")

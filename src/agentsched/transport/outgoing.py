@@ -1,11 +1,14 @@
 """What goes to a backend: the caller's request with another address, key and model, streamed if possible."""
 
-import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from agentsched.model import Backend
+from agentsched.model.value import value
 from agentsched.transport.incoming import Incoming, Kind
+from agentsched.transport.jsontext import dumps
+from agentsched.transport.stack import Stack
 
 STREAMABLE = frozenset(
     "model messages prompt max_tokens max_completion_tokens temperature top_p top_k min_p stop seed user "
@@ -21,49 +24,91 @@ _DROPPED = frozenset(
     ).split()
 )
 
+MAX_REMEMBERED = 1_000
+"""Most URLs, and most header sets, that are kept ready; beyond it the table starts anew."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_FORCING: Mapping[str, Any] = MappingProxyType({"stream": True, "stream_options": {"include_usage": True}})
+_FORCED = dumps(dict(_FORCING))
+
+
+@value
 class Outgoing:
     """A request to one backend.
 
     Attributes:
+        url, headers: the HTTP stack's own `URL` and `Headers`.
         streamed: whether events are asked for.
         hide_usage: whether the usage event is ours alone and must not reach the caller.
+        model_back: the name to put where the backend's name for the model stands; None if they are the same.
     """
 
     method: str
-    url: str
-    headers: list[tuple[bytes, bytes]]
+    url: Any
+    headers: Any
     content: bytes
     streamed: bool
     hide_usage: bool
+    model_back: str | None
 
 
-def address(incoming: Incoming, backend: Backend) -> Outgoing:
-    """Turn a call into a request to that backend."""
-    streamed = incoming.kind in (Kind.CHAT, Kind.COMPLETION) and (incoming.stream or _streamable(incoming))
-    added: dict[str, Any] = {}
-    if streamed and not incoming.stream:
-        added["stream"] = True
-    if streamed and not incoming.wants_usage:
-        options = incoming.body.get("stream_options")
-        added["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    model = incoming.model
-    if model is not None and served_as(model, backend) != model:
-        added["model"] = served_as(model, backend)
-    return Outgoing(
-        method=incoming.method,
-        url=backend.base_url + incoming.path,
-        headers=_headers(incoming, backend, streamed=streamed),
-        content=_with(incoming, added) if added else incoming.content,
-        streamed=streamed,
-        hide_usage="stream_options" in added,
-    )
+class Addressing:
+    """Turns calls into requests to backends.
+
+    It remembers the URLs and header sets it made: an app's calls repeat them, and building them anew would
+    cost more than all else that is done to a request.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._urls: dict[str, Any] = {}
+        self._headers: dict[object, Any] = {}
+
+    def address(self, incoming: Incoming, backend: Backend) -> Outgoing:
+        """Return the request that asks this backend to answer the call."""
+        understood = incoming.kind in (Kind.CHAT, Kind.COMPLETION)
+        streamed = understood and (incoming.stream or _streamable(incoming))
+        added: dict[str, Any] = {}
+        if streamed and not incoming.stream:
+            added["stream"] = True
+        if streamed and not incoming.wants_usage:
+            options = incoming.body.get("stream_options")
+            added["stream_options"] = {
+                **(options if isinstance(options, dict) else {}),
+                "include_usage": True,
+            }
+        model = incoming.model
+        served = model if model is None or backend.models is None else backend.models.get(model, model)
+        if served != model:
+            added["model"] = served
+        return Outgoing(
+            method=incoming.method,
+            url=self._url(backend.base_url + incoming.path),
+            headers=self._header_set(incoming, backend, streamed=streamed),
+            content=_with(incoming, added) if added else incoming.content,
+            streamed=streamed,
+            hide_usage="stream_options" in added,
+            model_back=model if served != model else None,
+        )
+
+    def _url(self, url: str) -> Any:
+        made = self._urls.get(url)
+        if made is None:
+            made = _remember(self._urls, url, self._stack.URL(url))
+        return made
+
+    def _header_set(self, incoming: Incoming, backend: Backend, *, streamed: bool) -> Any:
+        key = (tuple(incoming.headers), backend.name, streamed)
+        made = self._headers.get(key)
+        if made is None:
+            made = _remember(self._headers, key, self._stack.Headers(_headers(incoming, backend, streamed)))
+        return made
 
 
-def served_as(model: str, backend: Backend) -> str:
-    """Return the name under which the backend serves what the app calls `model`."""
-    return backend.models.get(model, model) if backend.models is not None else model
+def _remember(table: dict[Any, Any], key: object, made: Any) -> Any:
+    if len(table) >= MAX_REMEMBERED:
+        table.clear()
+    table[key] = made
+    return made
 
 
 def _streamable(incoming: Incoming) -> bool:
@@ -72,18 +117,40 @@ def _streamable(incoming: Incoming) -> bool:
     return STREAMABLE.issuperset(body) and not several
 
 
-def _with(incoming: Incoming, added: dict[str, Any]) -> bytes:
-    """Return the body with fields set; the caller's own bytes stay as they are where nothing is replaced."""
-    if incoming.body.keys().isdisjoint(added):
-        head = incoming.content.rstrip().removesuffix(b"}")
-        return head + b"," + json.dumps(added, separators=(",", ":")).encode()[1:]
-    return json.dumps({**incoming.body, **added}, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
-    )
+def _with(incoming: Incoming, added: Mapping[str, Any]) -> bytes:
+    """Return the body with fields set, all its other bytes as they came where that can be done safely."""
+    content = incoming.content
+    for name in [name for name in added if name in incoming.body]:
+        replaced = _replaced(content, name, incoming.body[name], added[name])
+        if replaced is None:
+            return dumps({**incoming.body, **added})
+        content = replaced
+    appended = {name: value for name, value in added.items() if name not in incoming.body}
+    if not appended:
+        return content
+    tail = _FORCED if appended == _FORCING else dumps(appended)
+    end = content.rindex(b"}")
+    return b"".join((memoryview(content)[:end], b",", memoryview(tail)[1:]))
 
 
-def _headers(incoming: Incoming, backend: Backend, *, streamed: bool) -> list[tuple[bytes, bytes]]:
-    headers = [(name, value) for name, value in incoming.headers if name.lower() not in _DROPPED]
+def _replaced(content: bytes, name: str, old: Any, new: Any) -> bytes | None:
+    """Return the JSON text with one field's value replaced; None if its place is in any doubt."""
+    key = b'"' + name.encode() + b'"'
+    if content.count(key) != 1:
+        return None
+    for gap in (b":", b": "):
+        found = key + gap + dumps(old)
+        if found in content:
+            return content.replace(found, key + gap + dumps(new))
+    return None
+
+
+def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (name, value)
+        for name, value in incoming.headers
+        if (lower := name.lower()) not in _DROPPED and not lower.startswith(b"x-stainless-")
+    ]
     headers.append((b"accept", b"text/event-stream" if streamed else b"application/json, */*"))
     headers.append((b"accept-encoding", b"identity"))
     if backend.api_key is not None:

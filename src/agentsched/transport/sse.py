@@ -17,12 +17,17 @@ class ServerEvent(NamedTuple):
     """One event.
 
     Attributes:
-        raw: its bytes as they came, to be forwarded, closed by an empty line.
+        lines: its lines as they came, without the empty one that ends it.
         data: its payload; None for comments and keep-alives.
     """
 
-    raw: bytes
+    lines: bytes
     data: bytes | None
+
+    @property
+    def whole(self) -> bytes:
+        """The event as it is forwarded."""
+        return self.lines + b"\n\n"
 
 
 class Decoder:
@@ -38,14 +43,12 @@ class Decoder:
             EventTooLong: if the event under way exceeds its bound.
         """
         buffer = self._buffer + chunk if self._buffer else chunk
-        events: list[ServerEvent] = []
-        start = 0
-        for found in _BLANK_LINE.finditer(buffer, max(0, len(self._buffer) - 3)):
-            if found.start() > start:
-                raw = buffer[start : found.end()]
-                events.append(ServerEvent(raw, _data(raw)))
-            start = found.end()
-        self._buffer = buffer[start:]
+        if b"\r" in buffer:
+            raws, self._buffer = _cut(buffer, max(0, len(self._buffer) - 3))
+        else:
+            raws = buffer.split(b"\n\n")
+            self._buffer = raws.pop()
+        events = [ServerEvent(raw, _data(raw)) for raw in raws if raw]
         if len(self._buffer) > MAX_EVENT_BYTES:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return events
@@ -53,7 +56,7 @@ class Decoder:
     def flush(self) -> list[ServerEvent]:
         """Return what is left when the stream has ended: servers forget the last empty line."""
         rest, self._buffer = self._buffer.strip(b"\r\n"), b""
-        return [ServerEvent(rest + b"\n\n", _data(rest))] if rest else []
+        return [ServerEvent(rest, _data(rest))] if rest else []
 
 
 def encode(data: bytes) -> bytes:
@@ -61,8 +64,18 @@ def encode(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def _cut(buffer: bytes, known: int) -> tuple[list[bytes], bytes]:
+    """Cut where lines may end in CR, LF or both; the first `known` bytes hold no empty line."""
+    raws: list[bytes] = []
+    start = 0
+    for found in _BLANK_LINE.finditer(buffer, known):
+        raws.append(buffer[start : found.start()])
+        start = found.end()
+    return raws, buffer[start:]
+
+
 def _data(raw: bytes) -> bytes | None:
-    if raw.startswith(b"data: ") and raw.find(b"\n", 0, len(raw) - 2) < 0 and b"\r" not in raw:
-        return raw[6:-2] if raw.endswith(b"\n\n") else raw[6:]
+    if raw.startswith(b"data: ") and b"\n" not in raw and b"\r" not in raw:
+        return raw[6:]
     lines = [line[5:] for line in raw.splitlines() if line.startswith(b"data:")]
     return b"\n".join(line.removeprefix(b" ") for line in lines) if lines else None
