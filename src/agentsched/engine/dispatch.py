@@ -54,12 +54,18 @@ def look(
 def price(
     policy: Policy, job: Job, fitting: Sequence[BackendRow], backends: Mapping[str, BackendRow]
 ) -> dict[str, float]:
-    """Return the policy's cost per backend in seconds; what was never measured counts as the others' mean."""
+    """Return the policy's cost per backend in seconds; what was never measured counts as the others' mean.
+
+    A cost that raises or is not a number makes its backend the last choice.
+    """
     prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
     decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
     prices: dict[str, float] = {}
     for backend in fitting:
-        cost = policy.cost(job, backend.load(prefill_s, decode_s))
+        try:
+            cost = policy.cost(job, backend.load(prefill_s, decode_s))
+        except Exception:  # a user's cost function; half a decision would lose other calls' answers
+            cost = inf
         prices[backend.name] = inf if isnan(cost) else cost
     return prices
 

@@ -54,7 +54,11 @@ class Driver:
         with self.lock:
             self._register(loop)
             self._calls[request.id] = call
-            self.feed(lambda at: Submitted(at=at, request=request))
+            try:
+                self.feed(lambda at: Submitted(at=at, request=request))
+            except BaseException:
+                self._calls.pop(request.id, None)
+                raise
         return call
 
     def cancel(self, call: Call, reason: Reason = Reason.CALLER_LEFT) -> None:
@@ -105,6 +109,12 @@ class Driver:
         finally:
             self.feed(lambda at: ModelsListed(at=at, backend=backend.name, models=models))
 
+    async def _ask(self, row: LoopRow, backend: Backend) -> None:
+        try:
+            await self.list_models(backend)
+        finally:
+            row.asking.remove(backend.name)
+
     async def list_all_models(self) -> list[str]:
         """Ask every backend that was not configured with its models, and return all names served."""
         with self.lock:
@@ -121,7 +131,11 @@ class Driver:
                 call = self._calls[request_id]
                 attempt = Attempt(self, attempt_id, call, self._backends[backend])
                 self._attempts[attempt_id] = (attempt, call)
-                self._on(call, attempt.start, self._loops[call.loop])
+                row = self._loops.get(call.loop)
+                if row is None:
+                    self._dropped.append(call)
+                else:
+                    self._on(call, attempt.start, row)
             case Abort(attempt_id):
                 attempt, call = self._attempts.pop(attempt_id)
                 self._on(call, attempt.abort)
@@ -131,7 +145,8 @@ class Driver:
                 self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
                 row = self._loops[asyncio.get_running_loop()]
-                row.spawn(row.loop.create_task(self.list_models(self._backends[backend])))
+                row.asking.append(backend)
+                row.spawn(row.loop.create_task(self._ask(row, self._backends[backend])))
             case WakeAt(at):
                 for row in self._loops.values():
                     self._call(row.loop, row.arm, at - self.clock())
@@ -155,8 +170,10 @@ class Driver:
 
     def _register(self, loop: asyncio.AbstractEventLoop) -> None:
         for closed in [known for known in self._loops if known.is_closed()]:
-            del self._loops[closed]
+            row = self._loops.pop(closed)
             self._dropped.extend(call for call in self._calls.values() if call.loop is closed)
+            for backend in row.asking:
+                self.feed(lambda at, name=backend: ModelsListed(at=at, backend=name, models=None))
         if loop not in self._loops:
             row = self._loops[loop] = LoopRow(loop, self.stack, self._upstream, self._woke)
             if isfinite(self.engine.wake_at):

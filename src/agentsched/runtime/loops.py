@@ -15,6 +15,9 @@ class LoopRow:
     Args:
         upstream: the transport to the backends; None opens a pool of this loop's own at first use.
         on_wake: called when the timer rings.
+
+    Attributes:
+        asking: backends that a task of this loop asks for their models.
     """
 
     def __init__(
@@ -26,6 +29,7 @@ class LoopRow:
     ) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
+        self.asking: list[str] = []
         self._stack = stack
         self._upstream = upstream
         self._on_wake = on_wake

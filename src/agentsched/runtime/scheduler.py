@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, TextIO, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 from agentsched.engine import Engine, Journal
 from agentsched.engine.engine import MAX_QUEUED
@@ -16,6 +16,7 @@ from agentsched.policy import Policy
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.explain import Explanation, Snapshot, explain, snapshot
 from agentsched.runtime.inbound import refusing_type, transport_type
+from agentsched.runtime.journalfile import JournalFile
 from agentsched.runtime.options import label, refuse, whole
 from agentsched.runtime.query import QueryBlock
 from agentsched.runtime.scope import current_scope, step_name
@@ -75,7 +76,7 @@ class Scheduler:
             raise UsageError(f"policy must be a Policy such as Policy.default(), not {policy!r}")
         whole(max_queued, "max_queued", least=0)
         self._max_body_bytes = whole(max_body_bytes, "max_body_bytes", least=1)
-        self._journal = None if journal is None else _opened(journal)
+        self._journal = None if journal is None else JournalFile(journal)
         engine = Engine(
             fleet,
             policy=policy if policy is not None else Policy.default(),
@@ -287,13 +288,6 @@ class Scheduler:
             deadline=scope.deadline if scope is not None and inside else None,
             slo_at=scope.slo_at if scope is not None and inside else None,
         )
-
-
-def _opened(journal: str | Path) -> TextIO:
-    try:
-        return Path(journal).open("w", encoding="utf-8", buffering=1)
-    except OSError as error:
-        raise UsageError(f"journal: cannot write {str(journal)!r}: {error.strerror}") from None
 
 
 def _checked_fleet(backends: object) -> list[Backend]:

@@ -115,9 +115,9 @@ class Gist:
         ends = {"finish_reason": None, **self._ends}
         if self._kind is Kind.CHAT:
             message = {**self._message, **texts}
-            choice = {"index": 0, "message": message, "logprobs": None, **ends}
+            choice = {"index": 0, "message": message, **ends}
             head = {**self._head, "object": "chat.completion"}
         else:
-            choice = {"index": 0, "text": "", "logprobs": None, **texts, **ends}
+            choice = {"index": 0, "text": "", **texts, **ends}
             head = {**self._head, "object": "text_completion"}
         return {**head, "choices": [choice], "usage": self.usage}

@@ -1,0 +1,109 @@
+"""A real engine behind the scheduler: llama.cpp with generated weights streams, completes and is cancelled."""
+
+import asyncio
+import json
+import urllib.request
+
+import pytest
+
+from agentsched import Backend, Scheduler, UnknownModel
+
+MESSAGES = [{"role": "user", "content": "Name the tallest mountain."}]
+
+
+def _busy_slots(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/slots", timeout=5) as answer:
+        return sum(slot["is_processing"] for slot in json.load(answer))
+
+
+def _direct(url: str, path: str, body: dict[str, object]) -> dict[str, object]:
+    request = urllib.request.Request(f"{url}/v1{path}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+async def test_a_chat_is_completed_and_counted(llama_url: str) -> None:
+    async with Scheduler([Backend(f"{llama_url}/v1", max_concurrency=4)]) as scheduler:
+        client = scheduler.openai()
+        answer = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=12, seed=1)
+        assert answer.choices[0].message.content
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 12
+        story = scheduler.explain(answer._request_id)
+        assert story.outcome == "completed"
+        assert story.first_token_s is not None
+        assert story.first_token_s > 0
+        assert scheduler.snapshot().backends[0].decode_s_per_token > 0
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+async def test_the_whole_answer_is_what_the_server_itself_gives(llama_url: str, path: str) -> None:
+    body = {"model": "tiny", "max_tokens": 24, "temperature": 0, "seed": 7}
+    body |= {"messages": MESSAGES} if path.startswith("/chat") else {"prompt": "The tallest mountain"}
+    plain = await asyncio.to_thread(_direct, llama_url, path, body)
+    async with Scheduler([Backend(f"{llama_url}/v1")]) as scheduler, scheduler.http_async_client() as http:
+        ours = (await http.post(path, json=body)).json()
+    for answer in (plain, ours):
+        for unique in ("id", "created", "timings"):
+            answer.pop(unique, None)
+        answer["usage"].pop("prompt_tokens_details", None)
+    plain["choices"][0].pop("logprobs", None)
+    ours["choices"][0].pop("logprobs", None)
+    assert ours == plain
+
+
+async def test_a_stream_comes_in_pieces_without_the_usage_event_nobody_asked_for(llama_url: str) -> None:
+    async with Scheduler([Backend(f"{llama_url}/v1")]) as scheduler:
+        stream = await scheduler.openai().chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=16, stream=True
+        )
+        events = [event async for event in stream]
+        assert all(event.choices for event in events)
+        assert sum(bool(event.choices[0].delta.content) for event in events) > 8
+        assert events[-1].choices[0].finish_reason == "length"
+        assert not scheduler.snapshot().running
+
+
+async def test_cancelling_a_call_stops_the_engine(llama_url: str) -> None:
+    async with Scheduler([Backend(f"{llama_url}/v1", max_concurrency=1)]) as scheduler:
+        client = scheduler.openai()
+        body = {
+            "model": "tiny",
+            "messages": MESSAGES,
+            "max_tokens": 6_000,
+            "extra_body": {"ignore_eos": True},
+        }
+        long = asyncio.create_task(client.chat.completions.create(**body))
+        while not (calls := scheduler.snapshot().calls) or calls[0].output_tokens == 0:
+            await asyncio.sleep(0.01)
+        queued = asyncio.create_task(
+            client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4)
+        )
+        await asyncio.sleep(0.05)
+        assert scheduler.snapshot().queued == 1
+        long.cancel()
+        assert (await queued).usage.completion_tokens == 4
+        for _ in range(100):
+            if not await asyncio.to_thread(_busy_slots, llama_url):
+                break
+            await asyncio.sleep(0.02)
+        else:
+            pytest.fail("the engine still works for a caller that left")
+
+
+async def test_breaking_out_of_a_stream_stops_the_engine(llama_url: str) -> None:
+    async with Scheduler([Backend(f"{llama_url}/v1", max_concurrency=1)]) as scheduler:
+        stream = await scheduler.openai().chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=6_000, stream=True, extra_body={"ignore_eos": True}
+        )
+        async with stream:
+            async for _ in stream:
+                break
+        assert scheduler.snapshot().running == 0
+
+
+async def test_the_served_models_are_learned_from_the_server(llama_url: str) -> None:
+    async with Scheduler([Backend(f"{llama_url}/v1")]) as scheduler:
+        with pytest.raises(UnknownModel, match="tiny"):
+            await scheduler.openai().chat.completions.create(model="huge", messages=MESSAGES)
