@@ -1,7 +1,7 @@
 """What the engine's decisions cost as the queue grows.
 
-One operation is one `handle`: a call finishes at a full backend, the next one starts, another one is
-submitted and waits. The gates: a `handle` with 100,000 waiting costs at most twice one with 1,000; a waiting call holds
+One operation is one `handle`: a call finishes at a full backend, the next one starts, another one is submitted
+and waits. The gates: a `handle` with 100,000 waiting costs at most twice one with 1,000, and a waiting call holds
 at most 4 KB of the engine's memory. Run it with `python -m benchmarks.micro.engine`.
 """
 

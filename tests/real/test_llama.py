@@ -1,4 +1,4 @@
-"""A real engine behind the scheduler: llama.cpp with generated weights streams, completes and is cancelled."""
+"""A real engine behind the scheduler: llama.cpp, with generated weights."""
 
 import asyncio
 import json
