@@ -1,0 +1,108 @@
+"""Who holds which KV blocks? Counts and hashes only: what a block contains is the caller's secret.
+
+A block is *held by hash* (shared, counted), *own* (one sequence's, not shareable yet) or free. A free block
+may still carry the contents of its last holder: such idle blocks are found again by hash until the room is
+needed, least recently freed first, the tail of a sequence before its head.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+
+def chain_blocks(tokens: bytes, *, width: int, seed: int = 0) -> tuple[int, ...]:
+    """Hash every full block of `width` bytes of `tokens` together with all before it, `seed` included."""
+    blocks: list[int] = []
+    previous = seed
+    for start in range(0, len(tokens) - width + 1, width):
+        digest = blake2b(tokens[start : start + width], digest_size=8, key=previous.to_bytes(8, "big"))
+        previous = int.from_bytes(digest.digest(), "big")
+        blocks.append(previous)
+    return tuple(blocks)
+
+
+class BlockPool:
+    """Count the blocks of one engine; `0 <= used <= capacity` always."""
+
+    __slots__ = ("_held", "_idle", "_own", "capacity")
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError("an engine needs at least one KV block")
+        self.capacity = capacity
+        self._held: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._own = 0
+
+    @property
+    def used(self) -> int:
+        """Return the blocks that some sequence holds."""
+        return len(self._held) + self._own
+
+    @property
+    def free(self) -> int:
+        """Return the blocks that may be reserved, those with idle contents included."""
+        return self.capacity - len(self._held) - self._own
+
+    @property
+    def idle(self) -> int:
+        """Return the free blocks whose contents can still be found."""
+        return len(self._idle)
+
+    def find(self, blocks: Sequence[int]) -> tuple[int, int]:
+        """Return how many leading blocks have known contents, and how many of these are held by someone."""
+        held, idle = self._held, self._idle
+        found = shared = 0
+        for block in blocks:
+            if block in held:
+                shared += 1
+            elif block not in idle:
+                break
+            found += 1
+        return found, shared
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        """Hold found blocks by their hashes once more."""
+        held = self._held
+        for block in blocks:
+            holders = held.get(block)
+            if holders is None:
+                del self._idle[block]
+                holders = 0
+            held[block] = holders + 1
+
+    def reserve(self, count: int) -> None:
+        """Take `count` free blocks as own ones; the caller has looked at `free`."""
+        self._own += count
+        self._forget()
+
+    def publish(self, blocks: Sequence[int]) -> None:
+        """Turn own blocks, now full, into blocks held by hash; contents that exist already are kept once."""
+        held = self._held
+        for block in blocks:
+            held[block] = held.get(block, 0) + 1
+            self._idle.pop(block, None)
+        self._own -= len(blocks)
+
+    def release(self, held: Sequence[int], own: int, full: Sequence[int] = ()) -> None:
+        """Let go of blocks held by hash and of `own` ones, of which the first carry the contents `full`."""
+        self._own -= own
+        counts, idle = self._held, self._idle
+        for block in reversed(full):
+            if block not in counts:
+                idle[block] = None
+                idle.move_to_end(block)
+        for block in reversed(held):
+            holders = counts[block] - 1
+            if holders:
+                counts[block] = holders
+                continue
+            del counts[block]
+            idle[block] = None
+        self._forget()
+
+    def _forget(self) -> None:
+        while len(self._idle) > self.free:
+            self._idle.popitem(last=False)

@@ -1,0 +1,150 @@
+"""Read the body of a generation request, or say what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+from agentsched.testing.responder import ErrorReply
+from agentsched.testing.tokens import count, from_ids, render_chat, to_cells
+from agentsched.testing.wire import as_list, as_object
+
+Body = Mapping[str, Any]
+MOST_CHOICES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Hold what a generation request asks for; lengths in tokens."""
+
+    kind: Literal["chat", "completion"]
+    model: str
+    body: Body
+    cells: bytes
+    limit: int
+    least: int
+    stops: tuple[str, ...]
+    choices: int
+    priority: int
+    salt: int
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    token_ids: bool
+
+
+def read_json(data: bytes) -> Body:
+    """Decode a request body, which has to be an object."""
+    try:
+        body: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ErrorReply(400, f"body is not JSON: {error}") from error
+    fields = as_object(body)
+    if fields is not body:
+        raise ErrorReply(400, "body is not a JSON object")
+    return fields
+
+
+def read_generation(body: Body, kind: Literal["chat", "completion"], *, max_model_len: int) -> Asked:
+    """Check a chat or completion request."""
+    cells = _chat_cells(body) if kind == "chat" else prompt_cells(body.get("prompt"))
+    room = max_model_len - count(cells)
+    if room < 1:
+        raise ErrorReply(
+            400, f"input has {count(cells)} tokens, the model takes {max_model_len}", param="input_tokens"
+        )
+    wanted = _number(body, "max_completion_tokens", _number(body, "max_tokens", None))
+    if kind == "completion" and wanted is None:
+        wanted = 16
+    if wanted is not None and not 1 <= wanted <= room:
+        raise ErrorReply(400, f"max_tokens must be from 1 to {room}, not {wanted}", param="max_tokens")
+    limit = room if wanted is None else wanted
+    least = limit if body.get("ignore_eos") and wanted is not None else _number(body, "min_tokens", 0) or 0
+    if least > limit:
+        raise ErrorReply(400, "min_tokens is above max_tokens", param="min_tokens")
+    choices = _number(body, "n", 1) or 1
+    if not 1 <= choices <= MOST_CHOICES:
+        raise ErrorReply(400, f"n must be from 1 to {MOST_CHOICES}", param="n")
+    flags = as_object(body.get("stream_options"))
+    return Asked(
+        kind=kind,
+        model=str(body.get("model") or ""),
+        body=body,
+        cells=cells,
+        limit=limit,
+        least=least,
+        stops=_stops(body.get("stop")),
+        choices=choices,
+        priority=_number(body, "priority", 0) or 0,
+        salt=_salt(body.get("cache_salt")),
+        stream=bool(body.get("stream")),
+        include_usage=bool(flags.get("include_usage")),
+        continuous_usage=bool(flags.get("continuous_usage_stats")),
+        token_ids=bool(body.get("return_token_ids")),
+    )
+
+
+def _chat_cells(body: Body) -> bytes:
+    return render_chat(
+        read_messages(body),
+        generate=bool(body.get("add_generation_prompt", True)),
+        unfinished=bool(body.get("continue_final_message")),
+    )
+
+
+def read_messages(body: Body) -> Sequence[Mapping[str, Any]]:
+    """Return the chat messages of a body."""
+    messages = as_list(body.get("messages"))
+    if not messages:
+        raise ErrorReply(400, "messages must be a list with something in it", param="messages")
+    if not all(isinstance(row, dict) for row in messages):
+        raise ErrorReply(400, "every message must be an object", param="messages")
+    if body.get("continue_final_message") and body.get("add_generation_prompt", True):
+        raise ErrorReply(
+            400, "continue_final_message needs add_generation_prompt=false", param="continue_final_message"
+        )
+    return [as_object(row) for row in messages]
+
+
+def prompt_cells(prompt: object) -> bytes:
+    """Return the tokens of a prompt given as a string or as token ids."""
+    if isinstance(prompt, str) and prompt:
+        return to_cells(prompt)
+    items = as_list(prompt)
+    if items:
+        ids = [item for item in items if isinstance(item, int)]
+        if len(ids) == len(items):
+            return from_ids(ids)
+        if len(items) == 1:
+            return prompt_cells(items[0])
+    raise ErrorReply(400, "prompt must be one string or one list of token ids, and not empty", param="prompt")
+
+
+def _number(body: Body, name: str, default: int | None) -> int | None:
+    value: object = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ErrorReply(400, f"{name} must be a whole number; {name}")
+    return value
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    items = as_list(value)
+    stops = tuple(item for item in items if isinstance(item, str))
+    if isinstance(value, list) and len(stops) == len(items):
+        return stops
+    raise ErrorReply(400, "stop must be a string or a list of strings", param="stop")
+
+
+def _salt(value: object) -> int:
+    if value is None:
+        return 0
+    return int.from_bytes(blake2b(str(value).encode("utf-8", "replace"), digest_size=8).digest(), "big")

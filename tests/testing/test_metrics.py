@@ -1,0 +1,92 @@
+"""The metrics page says what the model knows, in Prometheus's form and under vLLM's names."""
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from agentsched.testing import BackendSpec, FakeBackend, FakeFleet, Speed, VirtualClock
+
+LINE = re.compile(r'^(vllm:[a-z0-9_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)+)\} (-?[0-9.e+-]+)$')
+SPEC = BackendSpec(speed=Speed(step_s=0.02), max_num_seqs=2, kv_blocks=100)
+
+
+def parse(page: str) -> dict[tuple[str, str], float]:
+    """Read a page into values by name and by what distinguishes lines of that name."""
+    values: dict[tuple[str, str], float] = {}
+    typed: set[str] = set()
+    for line in page.splitlines():
+        if line.startswith("# TYPE "):
+            typed.add(line.split()[2])
+            continue
+        match = LINE.match(line)
+        assert match, line
+        name, labels, value = match.groups()
+        assert 'engine="0"' in labels and 'model_name="a \\"model\\""' in labels
+        assert name in typed or re.sub(r"_(bucket|count|sum)$", "", name) in typed, name
+        rest = ",".join(part for part in labels.split(",") if not part.startswith(("engine", "model_name")))
+        assert (name, rest) not in values
+        values[name, rest] = float(value)
+    return values
+
+
+@pytest.fixture
+def fleet() -> FakeFleet:
+    return FakeFleet([FakeBackend("only", models=('a "model"',), spec=SPEC)])
+
+
+def test_the_page_follows_the_calls(fleet: FakeFleet) -> None:
+    clock = VirtualClock()
+    body: dict[str, Any] = {"model": 'a "model"', "prompt": "word " * 200, "max_tokens": 50}
+
+    async def main() -> list[dict[tuple[str, str], float]]:
+        pages: list[dict[tuple[str, str], float]] = []
+        async with httpx.AsyncClient(
+            transport=fleet.transport("httpx"), base_url="http://only.test"
+        ) as client:
+
+            async def look() -> None:
+                pages.append(parse((await client.get("/metrics")).text))
+
+            await look()
+            calls = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(4)]
+            await asyncio.sleep(0.5)
+            await look()
+            calls.pop().cancel()
+            await asyncio.gather(*calls)
+            await asyncio.sleep(1)
+            await look()
+        return pages
+
+    before, during, after = clock.run(main())
+    running, waiting, usage = (
+        ("vllm:num_requests_running", ""),
+        ("vllm:num_requests_waiting", ""),
+        ("vllm:kv_cache_usage_perc", ""),
+    )
+    assert [page[running] for page in (before, during, after)] == [0, 2, 0]
+    assert [page[waiting] for page in (before, during, after)] == [0, 2, 0]
+    assert during["vllm:num_requests_waiting_by_reason", 'reason="capacity"'] == 2
+    assert before[usage] == after[usage] == 0
+    assert during[usage] == pytest.approx(0.19, abs=0.02)  # 16 blocks of prompt, of which 15 are shared
+    assert before.keys() <= after.keys()
+    assert after["vllm:prompt_tokens_total", ""] == 3 * 250
+    assert after["vllm:generation_tokens_total", ""] == 3 * 50
+    assert after["vllm:prefix_cache_queries_total", ""] == 3 * 250
+    assert after["vllm:prefix_cache_hits_total", ""] == 2 * 240
+    assert after["vllm:request_success_total", 'finished_reason="length"'] == 3
+    assert after["vllm:request_success_total", 'finished_reason="abort"'] == 1
+    assert 0 < during["vllm:generation_tokens_total", ""] < 3 * 50
+    assert after["vllm:cache_config_info", 'block_size="16",num_gpu_blocks="100"'] == 1
+    check_histogram(after, "vllm:time_to_first_token_seconds", 3)
+    check_histogram(after, "vllm:inter_token_latency_seconds", 3 * 49)
+    check_histogram(after, "vllm:request_generation_tokens", 3)
+    assert after["vllm:request_generation_tokens_sum", ""] == 150
+
+
+def check_histogram(page: dict[tuple[str, str], float], name: str, count: int) -> None:
+    buckets = [value for (key, _), value in page.items() if key == f"{name}_bucket"]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == page[f"{name}_count", ""] == count
