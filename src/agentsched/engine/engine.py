@@ -77,6 +77,7 @@ class Engine:
         self._deadlines = Deadlines()
         self.wake_at = inf
         self._blocked_until = inf
+        self._dispatchable = False
         self._arrivals = 0
         self._attempt_id = 0
         self._out: list[Command] = []
@@ -109,7 +110,8 @@ class Engine:
             case Closed():
                 self._close()
         self._expire()
-        self._dispatch()
+        if self._dispatchable or self.now >= self._blocked_until:
+            self._dispatch()
         if isinstance(event, Submitted):
             self._bound_queue(event.request.id)
         self._arm()
@@ -233,6 +235,7 @@ class Engine:
         if choice or self.directory.pending:
             row.choice = choice
             self.queue.push(choice, row.key, row.request.id)
+            self._dispatchable = True
             if note:
                 self._note(row.request.id, "queued", ahead=len(self.queue) - 1)
         elif row.last_failure is not None:
@@ -246,6 +249,7 @@ class Engine:
             found = look(self.queue, self.requests, self.backends, self.now)
             if found.row is None:
                 self._blocked_until = found.blocked_until
+                self._dispatchable = False
                 return
             prices = price(self.policy, found.row.job, found.fitting, self.backends)
             backend = min(found.fitting, key=lambda b: (prices[b.name], b.started, b.index))
@@ -265,6 +269,7 @@ class Engine:
     def _release(self, row: RequestRow, attempt: AttemptRow) -> None:
         """Free the attempt's room."""
         attempt.backend.release(self.now, attempt)
+        self._dispatchable = True
         del self.attempts[attempt.id]
         row.attempt = None
 
@@ -275,6 +280,7 @@ class Engine:
             self._release(row, row.attempt)
         else:
             self.queue.remove(row.choice, row.key)
+            self._dispatchable = True
 
     def _end(
         self, row: RequestRow, outcome: Outcome, *, reason: Reason | None = None, **facts: object
