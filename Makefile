@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12")'
+	@echo 'setting up $(VENV): about a minute, once'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[langgraph]' --group dev

@@ -44,8 +44,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], VirtualClock
     return {"ChatOpenAI": ChatOpenAI, "messages": MESSAGES, "key": "secret"}, clock, fleet
 
 
-def test_there_are_three_blocks() -> None:
-    assert len(BLOCKS) == 3
+def test_there_are_four_blocks() -> None:
+    assert len(BLOCKS) == 4
 
 
 def test_the_first_screen_runs(stage: tuple[dict[str, Any], VirtualClock, FakeFleet]) -> None:
@@ -69,6 +69,26 @@ def test_the_test_of_an_agent_runs() -> None:
     names: dict[str, Any] = {"my_agent": my_agent}
     exec(BLOCKS[2], names)
     names["test_my_agent"]()
+
+
+def test_the_fakes_say_and_fail_as_they_are_told() -> None:
+    names: dict[str, Any] = {}
+    exec(BLOCKS[3], names)
+    clock, fleet = VirtualClock(), names["fleet"]
+    ask = [{"role": "user", "content": "the answer?"}]
+
+    async def main(scheduler: agentsched.Scheduler) -> list[str | None]:
+        create = scheduler.openai().chat.completions.create
+        answers = [await create(model="fake-model", messages=ask) for _ in range(6)]
+        await scheduler.aclose()
+        return [answer.choices[0].message.content for answer in answers]
+
+    fleet.heal()
+    fleet["fake-1"].fail(names["faults"].Status(code=429, retry_after_s=2), nth=1)
+    backends = [agentsched.Backend(fake.base_url, models=["fake-model"]) for fake in fleet]
+    scheduler = agentsched.Scheduler(backends, upstream=fleet.transport(), clock=clock)
+    assert clock.run(main(scheduler)) == ["42"] * 6
+    assert scheduler.snapshot().backends[0].failed == 1
 
 
 def test_files_that_are_linked_exist() -> None:

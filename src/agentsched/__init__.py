@@ -14,12 +14,14 @@ from agentsched.errors import (
     Rejected,
     SchedulerClosed,
     UnknownModel,
+    UnknownOption,
     UsageError,
 )
 from agentsched.model import Backend, BackendLoad, Job
 from agentsched.policy import Policy
-from agentsched.runtime.explain import Explanation, Snapshot
+from agentsched.runtime.explain import Explanation
 from agentsched.runtime.scheduler import Scheduler
+from agentsched.runtime.snapshot import Snapshot
 from agentsched.runtime.step import step
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "SchedulerClosed",
     "Snapshot",
     "UnknownModel",
+    "UnknownOption",
     "UsageError",
     "step",
 ]

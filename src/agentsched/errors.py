@@ -4,6 +4,7 @@
 
     AgentschedError              also a RuntimeError, which retry decorators of agent frameworks leave alone
     ├── UsageError               the caller's fault; also a ValueError; nothing was sent
+    │   ├── UnknownOption        also a TypeError; the message lists the options
     │   └── UnknownModel         no backend serves the model; the message lists what is served
     ├── Rejected                 turned away at the door; nothing was sent, safe to try later
     │   ├── QueueFull
@@ -57,6 +58,10 @@ class UsageError(AgentschedError, ValueError):
     """The call or the configuration is wrong; the message says what would be right."""
 
     fault: Fault = "caller"
+
+
+class UnknownOption(UsageError, TypeError):
+    """An option that does not exist here."""
 
 
 class UnknownModel(UsageError):

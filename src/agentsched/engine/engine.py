@@ -138,7 +138,7 @@ class Engine:
         row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
         facts = {"model": request.model, "input_tokens": request.input_tokens}
-        facts |= {"expected_output_tokens": job.output_tokens}
+        facts |= {"expected_output_tokens": job.output_tokens, "priority": request.priority, "rank": rank}
         self.stories.begin(request.id, Entry(self.now, "submitted", facts))
         query = self.queries.get(request.query or "")
         if query is not None:
@@ -201,6 +201,9 @@ class Engine:
             self.directory.refuse(backend.name, row.request.model, self.now)
         if failure.kind is not FailureKind.OWNER_GONE:
             row.tried = (*row.tried, backend.name)
+            if failure.kind is not FailureKind.INVALID:
+                backend.failed += 1
+                backend.last_failure = failure
         if failure.elsewhere:
             self._enqueue(row)
         else:
@@ -350,7 +353,7 @@ class Engine:
 def _check_distinct(backends: Sequence[Backend]) -> None:
     if not backends:
         raise UsageError("Scheduler needs at least one Backend")
-    for attribute in ("name", "base_url"):
+    for attribute in ("base_url", "name"):
         seen: dict[str, None] = {}
         for backend in backends:
             value = getattr(backend, attribute)

@@ -152,4 +152,5 @@ def _backend(spec: Backend) -> dict[str, Any]:
 
 
 def _read_backend(index: int, found: Mapping[str, Any]) -> Backend:
+    _checked(found["name"], str)
     return Backend(f"http://backend-{index}.invalid", **found)

@@ -83,6 +83,8 @@ class BackendRow:
     running: dict[int, AttemptRow] = field(default_factory=dict[int, AttemptRow])
     prefill_tokens: int = 0
     started: int = 0
+    failed: int = 0
+    last_failure: Failure | None = None
     rpm: Window | None = None
     tpm: Window | None = None
     _load: float = 0.0

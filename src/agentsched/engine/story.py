@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import cast
 
 from agentsched.model.value import record
 
@@ -22,8 +23,12 @@ class Entry:
     facts: Mapping[str, object]
 
     def __str__(self) -> str:
-        facts = ", ".join(f"{name}={value}" for name, value in self.facts.items())
-        return f"{self.at:.3f} {self.what}" + (f" ({facts})" if facts else "")
+        return self.since(0.0)
+
+    def since(self, start: float) -> str:
+        """Tell it with the time counted from `start`."""
+        facts = ", ".join(f"{name}={_short(fact)}" for name, fact in self.facts.items() if fact is not None)
+        return f"{self.at - start:.3f} {self.what}" + (f" ({facts})" if facts else "")
 
 
 class Stories:
@@ -53,3 +58,10 @@ class Stories:
     def of(self, request_id: str) -> tuple[Entry, ...]:
         """Return the story; empty if the request is unknown or forgotten."""
         return tuple(self._live.get(request_id) or self._ended.get(request_id) or ())
+
+
+def _short(fact: object) -> str:
+    if isinstance(fact, Mapping):
+        pairs = cast("Mapping[str, object]", fact).items()
+        return "{" + ", ".join(f"{name}: {_short(value)}" for name, value in pairs) + "}"
+    return f"{fact:.3g}" if isinstance(fact, float) else str(fact)

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import cast
+from typing import Never, cast
 from urllib.parse import SplitResult, urlsplit
 
 from agentsched.errors import UsageError
+from agentsched.model.options import refuse
 
 MAX_LIMIT = 2**53
 """Limits are added up as floats."""
@@ -50,7 +51,9 @@ class Backend:
         rpm: int | None = None,
         tpm: int | None = None,
         name: str | None = None,
+        **unknown: Never,
     ) -> None:
+        refuse(unknown, Backend, "Backend")
         url = _checked_url(base_url)
         put = object.__setattr__
         put(self, "base_url", url.geturl().rstrip("/"))
@@ -78,6 +81,10 @@ def _checked_url(base_url: object) -> SplitResult:
         raise UsageError(f"Backend: {base_url!r} is not {right}: {error}") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise UsageError(f"Backend: {base_url!r} is not {right}")
+    if url.path.rstrip("/").endswith(("/completions", "/embeddings", "/responses", "/models")):
+        raise UsageError(
+            f"Backend: {base_url!r} is one endpoint; give the API root, which most often ends in /v1"
+        )
     if url.query or url.fragment:
         raise UsageError("Backend: base_url must end with its path: no query, no fragment")
     return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower())

@@ -13,6 +13,9 @@ PRIOR_DECODE_S = 0.03
 BATCH_SLOPE = 0.06
 """Growth of the step time per further sequence in the batch, as measured on vLLM (19 ms + 1.2 ms each)."""
 
+LEAST_PROMPT = 64
+"""Tokens below which the first token tells of the way there and back, not of reading."""
+
 MEMORY = 30
 """Observations after which an old one has lost weight 1/e."""
 
@@ -32,7 +35,7 @@ class Speed:
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Learn from one first token: `tokens` counts its prompt and all prompts read before it."""
-        if tokens > 0 and seconds > 0:
+        if tokens >= LEAST_PROMPT and seconds > 0:
             self._prefills = min(self._prefills + 1, MEMORY)
             self.prefill_s = _towards(self.prefill_s, seconds / tokens, self._prefills)
 

@@ -7,7 +7,7 @@ from agentsched.engine.events import Failed, Finished, Progressed
 from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
-from agentsched.transport.exchange import Exchange, Head
+from agentsched.transport.exchange import Ended, Exchange, Head
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -29,8 +29,9 @@ class Attempt:
         self._finished = False
         self._stalled = False
 
-    def start(self, row: LoopRow) -> None:
+    def start(self) -> None:
         """Begin; call it on the caller's loop."""
+        row = self._call.row
         if not self._aborted:
             self._task = row.loop.create_task(self._run(row), context=self._call.context)
             row.spawn(self._task)
@@ -49,17 +50,22 @@ class Attempt:
             ended = await Exchange(self._driver.stack, transport, call.incoming, outgoing, self).run()
         except asyncio.CancelledError:
             if not self._aborted and not self._finished:
-                self._failed(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered))
+                self._failed(Ended(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered)))
             raise
         except Exception as error:
             if not self._finished:
-                self._failed(Failure(kind=FailureKind.PROTOCOL, delivered=call.delivered, detail=repr(error)))
+                failure = Failure(kind=FailureKind.PROTOCOL, delivered=call.delivered, detail=repr(error))
+                self._failed(Ended(failure))
             raise
         if ended is not None and not self._finished:
-            call.last = ended
-            self._failed(ended.failure)
+            self._failed(ended)
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, ended: Ended) -> None:
+        call, failure = self._call, ended.failure
+        call.last = ended
+        call.sent = call.sent or failure.sent
+        if failure.kind is not FailureKind.OWNER_GONE:
+            self._driver.tell(self._backend.name, failure)
         self._driver.report(self._id, lambda at: Failed(at=at, attempt_id=self._id, failure=failure))
 
     # -- what the exchange reports --------------------------------------------------------------------
@@ -76,13 +82,16 @@ class Attempt:
 
     async def room(self) -> None:
         spool = self._call.spool
-        if spool.full:
+        while spool.full:
             self._stalled = True
+            taken = spool.taken
             try:
                 async with asyncio.timeout(READER_S):
                     await spool.room()
             except TimeoutError:
-                self._driver.cancel(self._call, Reason.READER_STALLED)
+                if spool.taken == taken:
+                    self._driver.cancel(self._call, Reason.READER_STALLED)
+                    return
 
     def progressed(self, tokens: int, connect_s: float) -> None:
         self._driver.feed(
@@ -91,6 +100,7 @@ class Attempt:
 
     def finished(self, usage: Usage) -> None:
         self._finished = True
+        self._driver.tell(self._backend.name, None)
         learn = not self._stalled
         self._driver.report(
             self._id, lambda at: Finished(at=at, attempt_id=self._id, usage=usage, learn=learn)

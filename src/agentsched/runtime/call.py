@@ -6,14 +6,13 @@ from contextvars import copy_context
 
 from agentsched.engine.commands import Resolve
 from agentsched.model import Outcome
+from agentsched.runtime.loops import LoopRow
 from agentsched.runtime.spool import Spool
 from agentsched.runtime.verdict import error_of
 from agentsched.transport.exchange import Ended, Head
 from agentsched.transport.incoming import Incoming
 
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive transfer-encoding content-length content-encoding upgrade trailer".split()
-)
+_HOP_BY_HOP = frozenset(b"connection keep-alive transfer-encoding content-length upgrade trailer".split())
 
 
 class Call:
@@ -22,18 +21,27 @@ class Call:
     Attributes:
         head: resolved with the answer's head, or with the error that ended the call before there was one.
         last: how the latest attempt failed.
+        running: whether an attempt is under way, or was when the call ended.
+        sent: whether some failed attempt reached its backend.
         over: whether the engine has ended it: from then on nothing can be cancelled.
     """
 
-    def __init__(self, request_id: str, incoming: Incoming, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, request_id: str, incoming: Incoming, row: LoopRow) -> None:
         self.request_id = request_id
         self.incoming = incoming
-        self.loop = loop
+        self.row = row
         self.context = copy_context()
         self.spool = Spool()
-        self.head: asyncio.Future[Head] = loop.create_future()
+        self.head: asyncio.Future[Head] = row.loop.create_future()
         self.last: Ended | None = None
+        self.running = False
+        self.sent = False
         self.over = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The caller's event loop."""
+        return self.row.loop
 
     @property
     def delivered(self) -> bool:
@@ -52,14 +60,20 @@ class Call:
         refusal = self.last.refusal if self.last is not None and verdict.outcome is Outcome.FAILED else None
         if refusal is not None and not self.head.done():
             head, content = refusal
-            self.begin(
-                Head(head.status, [*head.headers, (b"x-should-retry", b"false")]), verdict.backend or ""
-            )
+            kept = [pair for pair in head.headers if pair[0].lower() != b"x-should-retry"]
+            self.begin(Head(head.status, [*kept, (b"x-should-retry", b"false")]), verdict.backend or "")
             self.spool.put(content)
             self.spool.close()
             return
         partial = self.last.partial_text if self.last is not None else ""
-        error = error_of(verdict, self.incoming.model, served(), partial)
+        error = error_of(
+            verdict,
+            self.incoming.model,
+            served(),
+            partial_text=partial,
+            running=self.running,
+            sent=self.sent or self.running,
+        )
         if self.head.done():
             self.spool.close(error)
         else:

@@ -5,6 +5,7 @@ spool live on the event loop of the caller; the engine's state is the only thing
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from typing import Any
 from agentsched.engine import Engine
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
-from agentsched.model import Backend, Reason, Request
+from agentsched.errors import SchedulerClosed
+from agentsched.model import Backend, Failure, FailureKind, Reason, Request
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
@@ -22,6 +24,14 @@ from agentsched.transport.incoming import Incoming
 from agentsched.transport.listing import list_models
 from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
+
+log = logging.getLogger("agentsched")
+
+WATCH_S = 1.0
+"""How long room may stay with calls whose loop was closed without a word, if nothing else happens."""
+
+STOPPED_S = 0.1
+"""How often a loop that others wait for is looked at: it may stop before it has done what was asked of it."""
 
 
 class Driver:
@@ -46,19 +56,19 @@ class Driver:
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         self._loops: dict[asyncio.AbstractEventLoop, LoopRow] = {}
         self._dropped: deque[Call] = deque()
+        self._failing: dict[str, Failure] = {}
 
     def submit(self, incoming: Incoming, request: Request) -> Call:
         """Take a call from the running loop."""
-        loop = asyncio.get_running_loop()
-        call = Call(request.id, incoming, loop)
         with self.lock:
-            self._register(loop)
+            call = Call(request.id, incoming, self._here())
             self._calls[request.id] = call
             try:
                 self.feed(lambda at: Submitted(at=at, request=request))
             except BaseException:
                 self._calls.pop(request.id, None)
                 raise
+            self._watch()
         return call
 
     def cancel(self, call: Call, reason: Reason = Reason.CALLER_LEFT) -> None:
@@ -78,14 +88,27 @@ class Driver:
     def report(self, attempt_id: int, event: Callable[[float], Event]) -> None:
         """Feed the event that ends an attempt."""
         with self.lock:
-            self._attempts.pop(attempt_id, None)
+            _, call = self._attempts.pop(attempt_id, (None, None))
+            if call is not None:
+                call.running = False
             self.feed(event)
+
+    def tell(self, backend: str, failure: Failure | None) -> None:
+        """Tell the log when a backend begins to fail; later failures are counted in the snapshot."""
+        if failure is None or failure.kind is FailureKind.INVALID:
+            self._failing.pop(backend, None)
+        elif self._failing.setdefault(backend, failure) is failure:
+            log.warning("%s: %s: %s", backend, failure.kind, failure.detail)
 
     def feed(self, event: Callable[[float], Event]) -> None:
         """Let the engine handle an event of now, and set going what it commands."""
         with self.lock:
-            for command in self.engine.handle(event(self.clock())):
-                self._obey(command)
+            self._take(event)
+            self._sweep()
+
+    def _take(self, event: Callable[[float], Event]) -> None:
+        for command in self.engine.handle(event(self.clock())):
+            self._obey(command)
 
     async def aclose(self) -> None:
         """End all calls, wait for their connections to close, and close the pools."""
@@ -93,35 +116,31 @@ class Driver:
         with self.lock:
             rows = list(self._loops.values())
             self._loops.clear()
-        here = asyncio.get_running_loop()
-        for row in rows:
-            if row.loop is here:
-                await row.aclose()
-            elif row.loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(row.aclose(), row.loop))
-
-    async def list_models(self, backend: Backend) -> None:
-        """Ask a backend what it serves and tell the engine; call it on a registered loop."""
-        models: tuple[str, ...] | None = None
-        try:
-            transport = await self._loops[asyncio.get_running_loop()].transport()
-            models = await list_models(self.stack, transport, backend)
-        finally:
-            self.feed(lambda at: ModelsListed(at=at, backend=backend.name, models=models))
-
-    async def _ask(self, row: LoopRow, backend: Backend) -> None:
-        try:
-            await self.list_models(backend)
-        finally:
-            row.asking.remove(backend.name)
+        await asyncio.gather(*map(_closed, rows), return_exceptions=True)
 
     async def list_all_models(self) -> list[str]:
-        """Ask every backend that was not configured with its models, and return all names served."""
+        """Ask every backend that was not configured with its models, and return all names served.
+
+        Raises:
+            SchedulerClosed: after the end.
+        """
+        if self.engine.closed:
+            raise SchedulerClosed("the scheduler is closed")
         with self.lock:
-            self._register(asyncio.get_running_loop())
+            row = self._here()
         unknown = [backend for backend in self._backends.values() if backend.models is None]
-        await asyncio.gather(*map(self.list_models, unknown))
-        return self.engine.directory.served()
+        await asyncio.gather(*(self._list(row, backend) for backend in unknown))
+        with self.lock:
+            return self.engine.directory.served()
+
+    async def _list(self, row: LoopRow, backend: Backend) -> None:
+        """Ask a backend what it serves and tell the engine; call it on the row's loop."""
+        models: tuple[str, ...] | None = None
+        try:
+            models = await list_models(self.stack, await row.transport(), backend)
+        finally:
+            row.asking.pop(backend.name, None)
+            self.feed(lambda at: ModelsListed(at=at, backend=backend.name, models=models))
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -129,13 +148,10 @@ class Driver:
         match command:
             case Start(attempt_id, request_id, backend):
                 call = self._calls[request_id]
+                call.running = True
                 attempt = Attempt(self, attempt_id, call, self._backends[backend])
                 self._attempts[attempt_id] = (attempt, call)
-                row = self._loops.get(call.loop)
-                if row is None:
-                    self._dropped.append(call)
-                else:
-                    self._on(call, attempt.start, row)
+                self._on(call, attempt.start)
             case Abort(attempt_id):
                 attempt, call = self._attempts.pop(attempt_id)
                 self._on(call, attempt.abort)
@@ -144,9 +160,9 @@ class Driver:
                 call.over = True
                 self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
-                row = self._loops[asyncio.get_running_loop()]
-                row.asking.append(backend)
-                row.spawn(row.loop.create_task(self._ask(row, self._backends[backend])))
+                row = self._here()
+                task = row.asking[backend] = row.loop.create_task(self._list(row, self._backends[backend]))
+                row.spawn(task)
             case WakeAt(at):
                 for row in self._loops.values():
                     self._call(row.loop, row.arm, at - self.clock())
@@ -168,26 +184,62 @@ class Driver:
 
     # -- loops ----------------------------------------------------------------------------------------
 
-    def _register(self, loop: asyncio.AbstractEventLoop) -> None:
-        for closed in [known for known in self._loops if known.is_closed()]:
-            row = self._loops.pop(closed)
-            self._dropped.extend(call for call in self._calls.values() if call.loop is closed)
-            for backend in row.asking:
-                self.feed(lambda at, name=backend: ModelsListed(at=at, backend=name, models=None))
-        if loop not in self._loops:
-            row = self._loops[loop] = LoopRow(loop, self.stack, self._upstream, self._woke)
-            if isfinite(self.engine.wake_at):
-                row.arm(self.engine.wake_at - self.clock())
-        self._sweep()
+    def _here(self) -> LoopRow:
+        """Return the row of the running loop."""
+        loop = asyncio.get_running_loop()
+        row = self._loops.get(loop)
+        if row is None:
+            row = LoopRow(loop, self.stack, self._upstream, self._woke)
+            if not self.engine.closed:
+                self._loops[loop] = row
+                if isfinite(self.engine.wake_at):
+                    row.arm(self.engine.wake_at - self.clock())
+            self._sweep()
+        return row
 
     def _woke(self) -> None:
-        self._sweep()
-        self.feed(lambda at: Woke(at=at))
+        with self.lock:
+            self.feed(lambda at: Woke(at=at))
+            self._watch()
+
+    def _watch(self) -> None:
+        """While several loops share the backends, look now and then whether one has closed under its calls."""
+        if len(self._loops) > 1 and self._calls:
+            for row in self._loops.values():
+                self._call(row.loop, row.arm, WATCH_S)
 
     def _sweep(self) -> None:
-        while self._dropped:
-            call = self._dropped.popleft()
-            self.cancel(call, Reason.LOOP_CLOSED if call.loop.is_closed() else Reason.CALLER_LEFT)
+        """End the calls that were dropped, and those whose loop has closed."""
+        with self.lock:
+            for closed in [known for known in self._loops if known.is_closed()]:
+                row = self._loops.pop(closed)
+                self._dropped.extend(call for call in self._calls.values() if call.row is row)
+                for backend in row.asking:
+                    self._take(lambda at, name=backend: ModelsListed(at=at, backend=name, models=None))
+            while self._dropped:
+                call = self._dropped.popleft()
+                if not call.over:
+                    reason = Reason.LOOP_CLOSED if call.loop.is_closed() else Reason.CALLER_LEFT
+                    self._take(
+                        lambda at, id_=call.request_id, why=reason: Cancelled(
+                            at=at, request_id=id_, reason=why
+                        )
+                    )
+
+
+async def _closed(row: LoopRow) -> None:
+    """Close what a loop has open, on that loop, unless it stops first."""
+    closing = row.aclose()
+    if row.loop is asyncio.get_running_loop():
+        return await closing
+    try:
+        there = asyncio.run_coroutine_threadsafe(closing, row.loop)
+    except RuntimeError:  # it has closed, and all it had open with it
+        return closing.close()
+    done = asyncio.wrap_future(there)
+    while row.loop.is_running() and not done.done():
+        await asyncio.wait([done], timeout=STOPPED_S)
+    return None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,11 +1,11 @@
 """The transport that an SDK's HTTP client is given: a request goes in, a scheduled answer comes out."""
 
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn, cast
 
-from agentsched.errors import UsageError
+from agentsched.errors import AgentschedError, UsageError
 from agentsched.model import Request
 from agentsched.runtime.call import Call
 from agentsched.runtime.driver import Driver
@@ -18,9 +18,7 @@ ReadRequest = Callable[[Incoming], Request]
 
 
 @cache
-def transport_type(stack: Stack) -> type[Any]:
-    """Return the async transport class for an HTTP stack."""
-
+def _stream_type(stack: Stack) -> type[Any]:
     class AnswerStream(stack.AsyncByteStream):
         """The bytes of one answer. Leaving it in any way frees the call's room."""
 
@@ -30,17 +28,30 @@ def transport_type(stack: Stack) -> type[Any]:
             self._finalizer = weakref.finalize(self, driver.drop, call)
             self._finalizer.atexit = False
 
-        async def __aiter__(self) -> AsyncIterator[bytes]:
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self
+
+        async def __anext__(self) -> bytes:
             try:
-                while (chunk := await self._call.spool.read()) is not None:
-                    yield chunk
+                chunk = await self._call.spool.read()
             except BaseException:
                 self._driver.cancel(self._call)
                 raise
+            if chunk is None:
+                raise StopAsyncIteration
+            return chunk
 
         async def aclose(self) -> None:
             self._finalizer.detach()
             self._driver.cancel(self._call)
+
+    return AnswerStream
+
+
+@cache
+def transport_type(stack: Stack) -> type[Any]:
+    """Return the async transport class for an HTTP stack."""
+    stream_type = _stream_type(stack)
 
     class SchedulingTransport(stack.AsyncBaseTransport):
         """Hands every request to the scheduler."""
@@ -51,13 +62,14 @@ def transport_type(stack: Stack) -> type[Any]:
             self._max_body_bytes = max_body_bytes
 
         async def handle_async_request(self, request: Any) -> Any:
-            incoming = await self._read(request)
-            if incoming.kind is Kind.MODELS:
-                names = await self._driver.list_all_models()
-                return stack.Response(
-                    200, headers={"content-type": "application/json"}, content=as_list(names)
-                )
-            call = self._driver.submit(incoming, self._describe(incoming))
+            content = await request.aread()
+            try:
+                incoming = self._read(request, content)
+                if incoming.kind is Kind.MODELS:
+                    return _models(await self._driver.list_all_models())
+                call = self._driver.submit(incoming, self._describe(incoming))
+            except AgentschedError as error:
+                raise for_sdk(type(error))(*error.args, request_id=error.request_id) from None
             try:
                 head = await call.head
             except BaseException:
@@ -65,21 +77,20 @@ def transport_type(stack: Stack) -> type[Any]:
                 raise
             if call.spool.complete:
                 return stack.Response(head.status, headers=head.headers, content=call.spool.take())
-            return stack.Response(head.status, headers=head.headers, stream=AnswerStream(self._driver, call))
+            return stack.Response(head.status, headers=head.headers, stream=stream_type(self._driver, call))
 
-        async def _read(self, request: Any) -> Incoming:
-            content = await request.aread()
-            try:
-                return read(
-                    method=request.method,
-                    raw_path=request.url.raw_path,
-                    headers=request.headers.raw,
-                    content=content,
-                    timeout=cast("Mapping[str, float | None]", request.extensions.get("timeout", {})),
-                    max_body_bytes=self._max_body_bytes,
-                )
-            except UsageError as error:
-                raise for_sdk(type(error))(str(error)) from None
+        def _read(self, request: Any, content: bytes) -> Incoming:
+            return read(
+                method=request.method,
+                raw_path=request.url.raw_path,
+                headers=request.headers.raw,
+                content=content,
+                timeout=cast("Mapping[str, float | None]", request.extensions.get("timeout", {})),
+                max_body_bytes=self._max_body_bytes,
+            )
+
+    def _models(names: Sequence[str]) -> Any:
+        return stack.Response(200, headers={"content-type": "application/json"}, content=as_list(names))
 
     return SchedulingTransport
 

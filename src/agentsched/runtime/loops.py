@@ -8,6 +8,9 @@ from agentsched.transport.stack import Stack
 
 KEPT_ALIVE = 256
 
+KEPT_ALIVE_S = 4.0
+"""Servers close idle connections after 5 s (uvicorn, hence vLLM): one that goes first is not reused too late."""
+
 
 class LoopRow:
     """One event loop.
@@ -17,7 +20,7 @@ class LoopRow:
         on_wake: called when the timer rings.
 
     Attributes:
-        asking: backends that a task of this loop asks for their models.
+        asking: by backend, the task of this loop that asks it for its models.
     """
 
     def __init__(
@@ -29,7 +32,7 @@ class LoopRow:
     ) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
-        self.asking: list[str] = []
+        self.asking: dict[str, asyncio.Task[None]] = {}
         self._stack = stack
         self._upstream = upstream
         self._on_wake = on_wake
@@ -65,6 +68,8 @@ class LoopRow:
         """Wait for the tasks and close the pool; call it on this loop."""
         if self._timer is not None:
             self._timer.cancel()
+        for task in self.asking.values():
+            task.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks)
         if self._pool is not None:
@@ -73,7 +78,9 @@ class LoopRow:
 
 async def _pool(stack: Stack) -> AsyncGenerator[Any, None]:
     """Open a pool, and close it on its own loop when that one shuts its async generators down."""
-    limits = stack.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
+    limits = stack.Limits(
+        max_connections=None, max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=KEPT_ALIVE_S
+    )
     transport = stack.AsyncHTTPTransport(limits=limits, trust_env=True)
     try:
         yield transport

@@ -1,33 +1,22 @@
 """Checks of what users pass: one clear error at the earliest point, naming what would be right."""
 
-import inspect
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from math import isfinite
-from typing import Any
+from math import inf, isfinite
 
 from agentsched.errors import UsageError
-
-
-class UnknownOption(UsageError, TypeError):
-    """An option that does not exist here."""
-
-
-def refuse(unknown: Mapping[str, object], taker: Callable[..., Any], name: str) -> None:
-    """Raise for options that `taker` does not have."""
-    if unknown:
-        known = [p.name for p in inspect.signature(taker).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        wrong = ", ".join(sorted(unknown))
-        raise UnknownOption(f"{name}: unknown option {wrong}; the options are {', '.join(known) or 'none'}")
 
 
 def seconds(value: object, name: str) -> float | None:
     """Return a duration that is positive and finite, or None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
+    try:
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+    except OverflowError:
+        number = inf
+    if not isfinite(number) or number <= 0:
         raise UsageError(f"{name} must be a positive finite number of seconds, or None; got {value!r}")
-    return float(value)
+    return number
 
 
 def seconds_until(deadline: object) -> float | None:

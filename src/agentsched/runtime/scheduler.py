@@ -12,14 +12,16 @@ from agentsched.engine import Engine, Journal
 from agentsched.engine.engine import MAX_QUEUED
 from agentsched.errors import UsageError
 from agentsched.model import Backend, Request
+from agentsched.model.options import refuse
 from agentsched.policy import Policy
 from agentsched.runtime.driver import Driver
-from agentsched.runtime.explain import Explanation, Snapshot, explain, snapshot
+from agentsched.runtime.explain import Explanation, explain
 from agentsched.runtime.inbound import refusing_type, transport_type
 from agentsched.runtime.journalfile import JournalFile
-from agentsched.runtime.options import label, refuse, whole
+from agentsched.runtime.options import label, whole
 from agentsched.runtime.query import QueryBlock
 from agentsched.runtime.scope import current_scope, step_name
+from agentsched.runtime.snapshot import Snapshot, snapshot
 from agentsched.runtime.wrap import wrap
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.stack import default_stack, stack_of
@@ -76,20 +78,23 @@ class Scheduler:
             raise UsageError(f"policy must be a Policy such as Policy.default(), not {policy!r}")
         whole(max_queued, "max_queued", least=0)
         self._max_body_bytes = whole(max_body_bytes, "max_body_bytes", least=1)
+        stack = default_stack() if upstream is None else stack_of(upstream)
         self._journal = None if journal is None else JournalFile(journal)
-        engine = Engine(
-            fleet,
-            policy=policy if policy is not None else Policy.default(),
-            max_queued=max_queued,
-            journal=None
-            if self._journal is None
-            else Journal(self._journal.write, fleet, max_queued=max_queued),
-        )
+        try:
+            engine = Engine(
+                fleet,
+                policy=policy if policy is not None else Policy.default(),
+                max_queued=max_queued,
+                journal=None
+                if self._journal is None
+                else Journal(self._journal.write, fleet, max_queued=max_queued),
+            )
+        except UsageError:
+            if self._journal is not None:
+                self._journal.close()
+            raise
         self._driver = Driver(
-            engine,
-            clock=clock if clock is not None else time.monotonic,
-            stack=default_stack() if upstream is None else stack_of(upstream),
-            upstream=upstream,
+            engine, clock=clock if clock is not None else time.monotonic, stack=stack, upstream=upstream
         )
         self._prefix = os.urandom(4).hex()
         self._numbers = itertools.count(1)
@@ -209,7 +214,9 @@ class Scheduler:
         """Make each call of a function one query, named after it or as given, with the options of `query`."""
         refuse(unknown, self.workflow, "workflow")
 
-        def decorate(fn: Callable[..., Any]) -> Any:
+        def decorate(fn: Any) -> Any:
+            if not callable(fn):
+                raise UsageError(f"workflow decorates functions, not {type(fn).__name__}")
             named = target if isinstance(target, str) else getattr(fn, "__name__", type(fn).__name__)
 
             def new_query() -> QueryBlock:

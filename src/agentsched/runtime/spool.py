@@ -8,9 +8,14 @@ MAX_UNREAD_BYTES = 2**20
 
 
 class Spool:
-    """A bounded pipe inside one event loop."""
+    """A bounded pipe inside one event loop.
+
+    Attributes:
+        taken: how many chunks were read.
+    """
 
     def __init__(self) -> None:
+        self.taken = 0
         self._chunks: deque[bytes] = deque()
         self._unread = 0
         self._closed = False
@@ -57,6 +62,7 @@ class Spool:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         chunk = self._chunks.popleft()
+        self.taken += 1
         self._unread -= len(chunk)
         if not self.full:
             _wake(self._writer)

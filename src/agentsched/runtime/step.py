@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Never, TypeVar, overload
 
 from agentsched.errors import UsageError
-from agentsched.runtime.options import label, refuse
+from agentsched.model.options import refuse
+from agentsched.runtime.options import label
 from agentsched.runtime.scope import Bound, Marker, current_step
 from agentsched.runtime.wrap import wrap
 

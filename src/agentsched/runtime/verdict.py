@@ -23,6 +23,9 @@ from agentsched.model import Failure, FailureKind, Outcome, Reason
 
 E = TypeVar("E", bound=AgentschedError)
 
+NAMED = 50
+"""Served models that an error names; a gateway may serve thousands."""
+
 _BACKEND_ERRORS: dict[FailureKind, type[BackendError]] = {
     FailureKind.REFUSED: BackendUnavailable,
     FailureKind.BROKEN: BackendUnavailable,
@@ -34,20 +37,30 @@ _BACKEND_ERRORS: dict[FailureKind, type[BackendError]] = {
 
 
 def error_of(
-    verdict: Resolve, model: str | None, served: Sequence[str], partial_text: str = ""
+    verdict: Resolve,
+    model: str | None,
+    served: Sequence[str],
+    *,
+    partial_text: str = "",
+    running: bool = False,
+    sent: bool = False,
 ) -> AgentschedError:
     """Return the error for a request that did not complete.
 
     Args:
         served: the models that are served, to be named where the one asked for is not.
+        running: whether it ran when it ended.
+        sent: whether some backend received it.
     """
-    common: dict[str, Any] = {"request_id": verdict.request_id, "sent": verdict.attempts > 0}
+    common: dict[str, Any] = {"request_id": verdict.request_id, "sent": sent}
     match verdict.outcome, verdict.reason:
         case (Outcome.FAILED, _) if verdict.failure is not None:
-            return _backend_error(verdict, verdict.failure, partial_text)
+            return _backend_error(verdict, verdict.failure, partial_text, sent=sent)
         case (Outcome.EXPIRED, _):
-            where = f"while running at {verdict.backend}" if verdict.attempts else "while queued"
+            where = f"while running at {verdict.backend}" if running else "while queued"
             return for_sdk(Expired)(f"the deadline passed {where}", **common)
+        case (_, Reason.READER_STALLED):
+            return for_sdk(Expired)("nobody went on reading the answer", **common)
         case (_, Reason.CALL_LIMIT):
             return for_sdk(CallLimitReached)(
                 "the query has used up its max_calls; nothing was sent", **common
@@ -55,8 +68,9 @@ def error_of(
         case (_, Reason.QUEUE_FULL):
             return for_sdk(QueueFull)("as many calls wait as max_queued allows; nothing was sent", **common)
         case (_, Reason.UNKNOWN_MODEL):
-            known = ", ".join(served) or "none that could be listed"
-            return for_sdk(UnknownModel)(f"no backend serves {model!r}; served are: {known}", **common)
+            return for_sdk(UnknownModel)(
+                f"no backend serves {model!r}; served are: {_listed(served)}", **common
+            )
         case (_, Reason.CLOSED):
             return for_sdk(SchedulerClosed)("the scheduler is closed", **common)
         case _:
@@ -64,7 +78,12 @@ def error_of(
             return for_sdk(AgentschedError)(f"the call was ended: {why}", **common)
 
 
-def _backend_error(verdict: Resolve, failure: Failure, partial_text: str) -> BackendError:
+def _listed(served: Sequence[str]) -> str:
+    more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
+    return (", ".join(served[:NAMED]) or "none that could be listed") + more
+
+
+def _backend_error(verdict: Resolve, failure: Failure, partial_text: str, *, sent: bool) -> BackendError:
     kind = _BACKEND_ERRORS.get(failure.kind, BackendError)
     tried = f" (tried {verdict.attempts} times)" if verdict.attempts > 1 else ""
     error = for_sdk(kind)(
@@ -72,7 +91,7 @@ def _backend_error(verdict: Resolve, failure: Failure, partial_text: str) -> Bac
         backend=verdict.backend or "",
         attempts=verdict.attempts,
         partial_text=partial_text,
-        sent=failure.sent or verdict.attempts > 1,
+        sent=sent,
         request_id=verdict.request_id,
     )
     if isinstance(error, BackendOverloaded):

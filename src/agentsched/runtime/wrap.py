@@ -2,9 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,17 +31,25 @@ def wrap(fn: F, new_frame: Callable[[], Frame]) -> F:
     Generators hold no frame while their consumer runs: what they set would leak into it. `__wrapped__` is the
     innermost function, since LangGraph looks for sub-graphs one level down only.
     """
-    if inspect.isasyncgenfunction(fn):
+    kind = _called(fn)
+    if inspect.isasyncgenfunction(kind):
         wrapper = _async_generator(fn, new_frame)
-    elif inspect.isgeneratorfunction(fn):
+    elif inspect.isgeneratorfunction(kind):
         wrapper = _generator(fn, new_frame)
-    elif inspect.iscoroutinefunction(fn):
+    elif inspect.iscoroutinefunction(kind):
         wrapper = _coroutine(fn, new_frame)
     else:
         wrapper = _plain(fn, new_frame)
     wrapper = functools.wraps(fn)(wrapper)
     wrapper.__wrapped__ = inspect.unwrap(fn)
     return wrapper  # type: ignore[return-value]
+
+
+def _called(fn: Any) -> Any:
+    """Return the function that runs when `fn` is called: a node of LangGraph may be an object."""
+    if inspect.isroutine(fn) or isinstance(fn, (type, functools.partial)):
+        return cast("Any", fn)
+    return fn.__call__
 
 
 def _coroutine(fn: Callable[..., Any], new_frame: Callable[[], Frame]) -> Any:
@@ -61,13 +69,25 @@ def _plain(fn: Callable[..., Any], new_frame: Callable[[], Frame]) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         frame = new_frame()
         frame.open()
+        result: Any = None
         try:
             with frame.active():
-                return fn(*args, **kwargs)
+                result = fn(*args, **kwargs)
         finally:
-            frame.close()
+            if not inspect.iscoroutine(result):
+                frame.close()
+        return _rest(frame, result) if inspect.iscoroutine(result) else result
 
     return run
+
+
+async def _rest(frame: Frame, begun: Coroutine[Any, Any, Any]) -> Any:
+    """Run what a plain function left to be awaited: its frame goes on."""
+    try:
+        with frame.active():
+            return await begun
+    finally:
+        frame.close()
 
 
 def _async_generator(fn: Callable[..., Any], new_frame: Callable[[], Frame]) -> Any:
@@ -75,15 +95,20 @@ def _async_generator(fn: Callable[..., Any], new_frame: Callable[[], Frame]) -> 
         frame = new_frame()
         frame.open()
         inner = fn(*args, **kwargs)
-        sent: Any = None
+        resume, given = inner.asend, None
         try:
             while True:
                 try:
                     with frame.active():
-                        item = await inner.asend(sent)
+                        item = await resume(given)
                 except StopAsyncIteration:
                     return
-                sent = yield item
+                try:
+                    resume, given = inner.asend, (yield item)
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:
+                    resume, given = inner.athrow, thrown
         finally:
             try:
                 with frame.active():
@@ -99,15 +124,20 @@ def _generator(fn: Callable[..., Any], new_frame: Callable[[], Frame]) -> Any:
         frame = new_frame()
         frame.open()
         inner = fn(*args, **kwargs)
-        sent: Any = None
+        resume, given = inner.send, None
         try:
             while True:
                 try:
                     with frame.active():
-                        item = inner.send(sent)
+                        item = resume(given)
                 except StopIteration as stop:
                     return stop.value
-                sent = yield item
+                try:
+                    resume, given = inner.send, (yield item)
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:
+                    resume, given = inner.throw, thrown
         finally:
             try:
                 with frame.active():

@@ -140,15 +140,25 @@ class _Door:
             await asyncio.gather(*(connection.gone() for connection in connections))
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 2**16:
+        raise argparse.ArgumentTypeError("must be between 0 and 65535")
+    return port
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m agentsched.testing.server", description=__doc__.split("\n")[0] if __doc__ else None
+        prog="python -m agentsched.testing.server",
+        description=__doc__.split("\n")[0] if __doc__ else None,
+        epilog="Prints one line of JSON with the addresses once it is ready.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
-        "--fleet", default="fast:2", help="a name in agentsched.sim.gpus, fast:N, or module:attribute"
+        "--fleet", default="fast:2", help=f"one of {', '.join(gpus.FLEETS)}, fast:N, or module:attribute"
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="first port; the others follow. 0: the system picks them"
+        "--port", type=_port, default=0, help="first port; the others follow. 0: the system picks them"
     )
     parser.add_argument("--time-scale", type=float, default=1.0, help="model seconds per wall second")
     parser.add_argument(
@@ -185,7 +195,10 @@ def _load(path: str) -> Any:
     if not attribute:
         raise SystemExit(f"{path!r} is neither a known fleet nor module:attribute")
     sys.path.insert(0, "")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(f"{path!r} cannot be loaded: {error}") from None
 
 
 async def _main(options: argparse.Namespace) -> None:

@@ -5,7 +5,8 @@ Everything foreign ends here: transport exceptions, HTTP statuses, errors inside
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol, cast
 
@@ -15,6 +16,7 @@ from agentsched.transport.gist import AnswerTooLong, Gist
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing
+from agentsched.transport.refusal import Broken, Head, in_band, raised, refused
 from agentsched.transport.sse import Decoder, EventTooLong, ServerEvent, encode
 from agentsched.transport.stack import Stack
 
@@ -28,14 +30,6 @@ MAX_ERROR_BYTES = 2**20
 
 DRAIN_S = 0.1
 """How long a connection may take to end after the terminal event before it is closed instead of kept."""
-
-
-@record
-class Head:
-    """Status and headers of an answer."""
-
-    status: int
-    headers: Sequence[tuple[bytes, bytes]]
 
 
 class Sink(Protocol):
@@ -81,24 +75,6 @@ class Ended:
     partial_text: str = ""
 
 
-class _Broken(Exception):
-    """What came is not the answer."""
-
-    def __init__(
-        self,
-        kind: FailureKind,
-        detail: str,
-        *,
-        refusal: tuple[Head, bytes] | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
-        self.refusal = refusal
-        self.retry_after_s = retry_after_s
-
-
 class Exchange:
     """One attempt.
 
@@ -124,42 +100,63 @@ class Exchange:
         try:
             response = await self._transport.handle_async_request(self._request())
         except Exception as error:  # whatever a transport raises before it has an answer, there is none
-            return self._ended(_kind_of(self._stack, error), f"{type(error).__name__}: {error}")
+            return self._ended(raised(self._stack, error))
+        chunks = aiter(response.stream)
         try:
-            await self._answer(response)
-        except _Broken as broken:
-            return self._ended(broken.kind, broken.detail, broken)
+            await self._answer(Head(response.status_code, response.headers.raw), chunks)
+        except Broken as broken:
+            return self._ended(broken)
         except (EventTooLong, AnswerTooLong) as error:
-            return self._ended(FailureKind.PROTOCOL, str(error))
-        except (self._stack.HTTPError, OSError) as error:
-            return self._ended(_kind_of(self._stack, error), f"{type(error).__name__}: {error}")
+            return self._ended(Broken(FailureKind.PROTOCOL, str(error)))
         finally:
-            await response.aclose()
+            try:
+                await _close(chunks)
+            finally:
+                await _close(response)
         return None
 
-    def _ended(self, kind: FailureKind, detail: str, broken: _Broken | None = None) -> Ended:
-        refusal = broken.refusal if broken is not None else None
+    def _ended(self, broken: Broken) -> Ended:
         failure = Failure(
-            kind=kind,
-            status=refusal[0].status if refusal is not None else None,
-            retry_after_s=broken.retry_after_s if broken is not None else None,
+            kind=broken.kind,
+            status=broken.refusal[0].status if broken.refusal is not None else None,
+            retry_after_s=broken.retry_after_s,
             delivered=self._sink.delivered,
-            detail=detail[:500],
+            detail=broken.detail[:500],
         )
-        return Ended(failure, refusal, self._gist.text)
+        return Ended(failure, broken.refusal, self._gist.text)
 
-    async def _answer(self, response: Any) -> None:
-        head = Head(response.status_code, response.headers.raw)
+    async def _answer(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         if head.status >= 400:
-            raise _refused(head, await _read(response, MAX_ERROR_BYTES) or b"", self._incoming.model)
+            content = await self._read(chunks, MAX_ERROR_BYTES) or b""
+            raise refused(head, content, self._incoming.model, self._incoming.kind)
         if self._connect_s > 0:
             self._sink.progressed(0, self._connect_s)
         if self._outgoing.streamed and _is_event_stream(head):
-            await self._follow(head, response)
+            await self._follow(head, chunks)
         elif self._incoming.kind is Kind.OPAQUE:
-            await self._pass_through(head, response)
+            await self._pass_through(head, chunks)
         else:
-            self._hand_over(head, await _read(response, MAX_WHOLE_BYTES))
+            self._hand_over(head, await self._read(chunks, MAX_WHOLE_BYTES))
+
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        """Return the next bytes; None at their end."""
+        try:
+            return await anext(chunks)
+        except StopAsyncIteration:
+            return None
+        except Exception as error:
+            raise raised(self._stack, error) from error
+
+    async def _read(self, chunks: AsyncIterator[bytes], limit: int) -> bytes | None:
+        """Read a body; None if it is larger than `limit`."""
+        pieces: list[bytes] = []
+        size = 0
+        while (chunk := await self._next(chunks)) is not None:
+            pieces.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                return None
+        return b"".join(pieces)
 
     def _request(self) -> Any:
         outgoing = self._outgoing
@@ -186,12 +183,11 @@ class Exchange:
 
     # -- a stream of events ---------------------------------------------------------------------------
 
-    async def _follow(self, head: Head, response: Any) -> None:
+    async def _follow(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         """Follow an event stream: to a caller who asked for one as it comes, to others as one answer."""
         decoder = Decoder()
         streaming = self._incoming.stream
-        chunks = aiter(response.stream)
-        async for chunk in chunks:
+        while (chunk := await self._next(chunks)) is not None:
             for event in decoder.feed(chunk):
                 if self._event(event, head, streaming):
                     await _drain(chunks)
@@ -202,7 +198,7 @@ class Exchange:
             if self._event(event, head, streaming):
                 return
         if not self._gist.finished:
-            raise _Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
+            raise Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
         self._complete(head, streaming)
 
     def _event(self, event: ServerEvent, head: Head, streaming: bool) -> bool:
@@ -212,14 +208,14 @@ class Exchange:
             return False
         if data == b"[DONE]":
             if not self._gist.finished:
-                raise _Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
+                raise Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
             if streaming:
                 self._show(event.whole, head)
             self._complete(head, streaming)
             return True
         payload = _object(data, "an event")
         if payload.get("error") is not None:
-            raise _in_band(payload, self._incoming.model)
+            raise in_band(payload, self._incoming.model)
         self._gist.take(payload)
         if streaming:
             shown = self._shown(event, payload)
@@ -266,10 +262,10 @@ class Exchange:
 
     # -- anything else --------------------------------------------------------------------------------
 
-    async def _pass_through(self, head: Head, response: Any) -> None:
+    async def _pass_through(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         """Hand on bytes that are not understood."""
         self._sink.begin(head)
-        async for chunk in response.stream:
+        while (chunk := await self._next(chunks)) is not None:
             self._sink.put(chunk)
             await self._sink.room()
         self._sink.finished(Usage())
@@ -277,10 +273,12 @@ class Exchange:
     def _hand_over(self, head: Head, content: bytes | None) -> None:
         """Hand over an answer that came whole, its bytes as they are where the model's name may stay."""
         if content is None:
-            raise _Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
+            raise Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
         whole = _object(content, "the answer")
         if whole.get("error") is not None and not whole.get("choices"):
-            raise _in_band(whole, self._incoming.model)
+            raise in_band(whole, self._incoming.model)
+        if self._incoming.stream:
+            raise Broken(FailureKind.PROTOCOL, "a whole answer came where a stream was asked for")
         self._gist.take({"usage": whole.get("usage")})
         self._sink.begin(head)
         self._sink.put(dumps(whole) if self._renamed(whole) else content)
@@ -291,39 +289,25 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
     try:
         found = loads(content)
     except ValueError:
-        raise _Broken(FailureKind.PROTOCOL, f"{what} is not JSON") from None
+        raise Broken(FailureKind.PROTOCOL, f"{what} is not JSON") from None
     if not isinstance(found, dict):
-        raise _Broken(FailureKind.PROTOCOL, f"{what} is not an object")
+        raise Broken(FailureKind.PROTOCOL, f"{what} is not an object")
     return cast("dict[str, Any]", found)
-
-
-def _refused(head: Head, content: bytes, model: str | None) -> _Broken:
-    """An answer with an error status."""
-    kind = _kind_of_status(head.status, content, model)
-    detail = f"HTTP {head.status}: {_message(content)}"
-    return _Broken(kind, detail, refusal=(head, content), retry_after_s=_retry_after(head))
-
-
-def _in_band(payload: dict[str, Any], model: str | None) -> _Broken:
-    """An error inside an answer of status 200, as vLLM sends when its queue is full."""
-    error: Any = payload["error"]
-    code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    content = dumps(payload)
-    detail = f"error {status} in the answer: {_message(content)}"
-    head = Head(status, [(b"content-type", b"application/json")])
-    return _Broken(_kind_of_status(status, content, model), detail, refusal=(head, content))
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """Read to the end of the connection's turn, so that it can be used again; not for long."""
     await asyncio.sleep(0)  # the caller goes first
-    try:
+    with suppress(Exception):  # the answer is complete: nothing that happens to the connection now matters
         async with asyncio.timeout(DRAIN_S):
             async for _ in chunks:
                 pass
-    except TimeoutError:
-        pass
+
+
+async def _close(what: Any) -> None:
+    """Close a response, or an iterator that can be closed: one that is only dropped closes in its own time."""
+    with suppress(Exception):
+        await what.aclose()
 
 
 def _is_event_stream(head: Head) -> bool:
@@ -332,61 +316,3 @@ def _is_event_stream(head: Head) -> bool:
 
 def _without_type(head: Head) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in head.headers if name.lower() != b"content-type"]
-
-
-async def _read(response: Any, limit: int) -> bytes | None:
-    """Read a body; None if it is larger than `limit`."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.stream:
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            return None
-    return b"".join(chunks)
-
-
-def _kind_of(stack: Stack, error: Exception) -> FailureKind:
-    if isinstance(error, (stack.ConnectError, stack.ConnectTimeout, stack.PoolTimeout)):
-        return FailureKind.REFUSED
-    if isinstance(error, stack.UnsupportedProtocol):
-        return FailureKind.REFUSED
-    if isinstance(error, stack.TimeoutException):
-        return FailureKind.TIMEOUT
-    return FailureKind.BROKEN
-
-
-def _kind_of_status(status: int, content: bytes, model: str | None) -> FailureKind:
-    if status in (429, 503):
-        return FailureKind.OVERLOADED
-    if status in (401, 403):
-        return FailureKind.DENIED
-    if status == 404:
-        named = model is not None and (b"model" in content or model.encode() in content)
-        return FailureKind.UNKNOWN_MODEL if named else FailureKind.ERROR
-    if status == 408:
-        return FailureKind.TIMEOUT
-    return FailureKind.ERROR if status >= 500 or status in (405, 425) else FailureKind.INVALID
-
-
-def _retry_after(head: Head) -> float | None:
-    for name, value in head.headers:
-        if name.lower() == b"retry-after":
-            try:
-                return max(0.0, float(value))
-            except ValueError:
-                return None
-    return None
-
-
-def _message(content: bytes) -> str:
-    """Return the error message of an answer, short."""
-    try:
-        found: Any = loads(content)
-        error: Any = found.get("error", found)
-        message: Any = (
-            cast("dict[str, Any]", error).get("message", error) if isinstance(error, dict) else error
-        )
-    except (ValueError, AttributeError):
-        message = content.decode("utf-8", "replace")
-    return str(message)[:300]

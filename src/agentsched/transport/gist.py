@@ -4,6 +4,7 @@ The whole answer equals what the server would have sent without streaming: the s
 concatenation of its pieces.
 """
 
+from collections.abc import Sized
 from typing import Any, cast
 
 from agentsched.model import Usage
@@ -13,8 +14,15 @@ MAX_CHARS = 64 * 2**20
 """No language model's answer is longer."""
 
 
+MAX_FIELDS = 1_000
+"""An answer has a dozen."""
+
+MAX_COUNT = 10**9
+"""No call has more tokens; a larger count is a mistake of the backend's."""
+
+
 class AnswerTooLong(ValueError):
-    """The peer sent more than `MAX_CHARS` of text."""
+    """The peer sent more than `MAX_CHARS` of text or `MAX_FIELDS` names of fields."""
 
 
 class Gist:
@@ -46,43 +54,44 @@ class Gist:
     @property
     def tokens(self) -> int:
         """Output tokens so far: as reported, else estimated from pieces and characters."""
-        reported = self.usage.get("completion_tokens") if self.usage is not None else None
-        if isinstance(reported, int):
-            return reported
-        return max(self._pieces, self._chars // CHARS_PER_TOKEN)
+        reported = None if self.usage is None else _count(self.usage, "completion_tokens")
+        return reported if reported is not None else max(self._pieces, self._chars // CHARS_PER_TOKEN)
 
     def take(self, event: dict[str, Any]) -> None:
         """Take in the payload of one event.
 
         Raises:
-            AnswerTooLong: if the text exceeds its bound.
+            AnswerTooLong: if the text, or the number of different fields, exceeds its bound.
         """
         if not self._known.issuperset(event):
             self._known.update(event)
+            _bound(self._known)
             self._head = {
                 name: event[name] for name in event if name not in ("choices", "usage")
             } | self._head
-        usage = event.get("usage")
+        usage: Any = event.get("usage")
         if isinstance(usage, dict):
-            self.usage = cast("dict[str, Any]", usage)
-        choices = event.get("choices")
+            self.usage = usage
+        choices: Any = event.get("choices")
         if isinstance(choices, list) and choices:
             choice = cast("list[Any]", choices)[0]
             if isinstance(choice, dict):
-                self._take_choice(cast("dict[str, Any]", choice))
+                self._take_choice(choice)
 
-    def _take_choice(self, choice: dict[str, Any]) -> None:
-        delta = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
+    def _take_choice(self, choice: Any) -> None:
+        delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
                 if isinstance(piece, str) and name != "role":
                     self._take_text(name, piece)
                 else:
                     self._message[name] = piece
+                    _bound(self._message)
         ends = choice.get("finish_reason") is not None
         if ends or not self._choice_known.issuperset(choice):
             self.finished = self.finished or ends
             self._choice_known.update(choice)
+            _bound(self._choice_known)
             for name, value in choice.items():
                 if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
                     self._ends[name] = value
@@ -91,6 +100,7 @@ class Gist:
         pieces = self._texts.get(name)
         if pieces is None:
             pieces = self._texts[name] = []
+            _bound(self._texts)
         pieces.append(piece)
         self._chars += len(piece)
         self._pieces += bool(piece)
@@ -99,14 +109,11 @@ class Gist:
 
     def counted(self) -> Usage:
         """Return the usage in our terms."""
-        usage = self.usage or {}
-        details = usage.get("prompt_tokens_details")
-        cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else 0
-        given = usage.get("prompt_tokens")
+        details = (self.usage or {}).get("prompt_tokens_details")
         return Usage(
-            input_tokens=given if isinstance(given, int) else None,
+            input_tokens=_count(self.usage, "prompt_tokens"),
             output_tokens=self.tokens or None,
-            cached_tokens=cached if isinstance(cached, int) else 0,
+            cached_tokens=_count(details, "cached_tokens") or 0,
         )
 
     def whole(self) -> dict[str, Any]:
@@ -121,3 +128,15 @@ class Gist:
             choice = {"index": 0, "text": "", **texts, **ends}
             head = {**self._head, "object": "text_completion"}
         return {**head, "choices": [choice], "usage": self.usage}
+
+
+def _bound(fields: Sized) -> None:
+    if len(fields) > MAX_FIELDS:
+        raise AnswerTooLong(f"an answer of more than {MAX_FIELDS} fields")
+
+
+def _count(usage: object, name: str) -> int | None:
+    """Return a number of tokens; None where the backend gave none or one that cannot be."""
+    count = cast("dict[str, Any]", usage).get(name) if isinstance(usage, dict) else None
+    known = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT
+    return count if known else None

@@ -44,7 +44,7 @@ class Incoming:
     def model(self) -> str | None:
         """The model asked for; None where the path has none."""
         model = self.body.get("model")
-        return model if isinstance(model, str) else None
+        return model if isinstance(model, str) and model else None
 
     @property
     def stream(self) -> bool:
@@ -61,7 +61,7 @@ class Incoming:
     def max_tokens(self) -> int | None:
         """The cap on output tokens that the caller set."""
         cap = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
-        return cap if isinstance(cap, int) and cap > 0 else None
+        return cap if isinstance(cap, int) and cap is not True and cap > 0 else None
 
     @property
     def input_tokens(self) -> int:
@@ -82,7 +82,7 @@ def read(
     """Understand a request.
 
     Raises:
-        UsageError: for a body that is too large, is not JSON where JSON is due, or names no model.
+        UsageError: for a body that is too large, or, where one is due, is no JSON object that names a model.
     """
     if len(content) > max_body_bytes:
         raise UsageError(f"the body has {len(content)} bytes; the scheduler takes at most {max_body_bytes}")
@@ -109,9 +109,18 @@ def _kind(method: str, path: str) -> Kind:
 def _body(
     kind: Kind, method: str, headers: Sequence[tuple[bytes, bytes]], content: bytes
 ) -> Mapping[str, Any]:
-    understood = kind in (Kind.CHAT, Kind.COMPLETION)
-    if not understood and (method != "POST" or not _is_json(headers)):
+    if kind in (Kind.CHAT, Kind.COMPLETION):
+        return _understood(kind, content)
+    if method != "POST" or not _is_json(headers):
         return {}
+    try:
+        body: Any = loads(content)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+
+
+def _understood(kind: Kind, content: bytes) -> Mapping[str, Any]:
     try:
         body: Any = loads(content)
     except ValueError as error:
@@ -120,7 +129,7 @@ def _body(
         raise UsageError(f"the body must be a JSON object, not {type(body).__name__}")
     body = cast("dict[str, Any]", body)
     model = body.get("model")
-    if understood and (not isinstance(model, str) or not model):
+    if not isinstance(model, str) or not model:
         raise UsageError("the body names no model: 'model' must be a non-empty string")
     return body
 

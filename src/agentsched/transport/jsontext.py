@@ -6,6 +6,7 @@ from typing import Any
 from jiter import from_json
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def loads(content: bytes) -> Any:
@@ -19,11 +20,15 @@ def loads(content: bytes) -> Any:
     except ValueError:
         pass
     try:
-        return json.loads(content)  # it takes what the quick parser does not: halves of surrogate pairs
+        # it takes what the quick parser does not: halves of surrogate pairs
+        return json.loads(content.decode("utf-8-sig", "surrogatepass"))
     except RecursionError:
         raise ValueError("nested too deep") from None
 
 
 def dumps(value: Any) -> bytes:
     """Return compact JSON in UTF-8."""
-    return _encode(value).encode("utf-8", "surrogatepass")
+    try:
+        return _encode(value).encode()
+    except UnicodeEncodeError:  # halves of surrogate pairs have no UTF-8, but as escapes they are JSON
+        return _encode_ascii(value).encode()

@@ -36,7 +36,10 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
         names = [model["id"] for model in json.loads(content)["data"]]
     except Exception:  # whatever is wrong with the answer, the caller only needs to know that there is none
         return None
-    return tuple(name for name in names if isinstance(name, str))[:MAX_MODELS] or None
+    return (
+        tuple(name for name in names if isinstance(name, str) and name.isprintable() and name)[:MAX_MODELS]
+        or None
+    )
 
 
 async def _read(response: Any) -> bytes:

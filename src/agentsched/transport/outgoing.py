@@ -8,6 +8,7 @@ from agentsched.model import Backend
 from agentsched.model.value import value
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
+from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
 
 STREAMABLE = frozenset(
@@ -19,16 +20,16 @@ STREAMABLE = frozenset(
 
 _DROPPED = frozenset(
     (
-        b"host authorization cookie connection keep-alive proxy-authorization proxy-authenticate te trailer "
-        b"transfer-encoding upgrade content-length accept-encoding accept expect"
+        b"host authorization api-key x-api-key cookie connection keep-alive proxy-authorization "
+        b"proxy-authenticate te trailer transfer-encoding upgrade content-length accept-encoding accept expect"
     ).split()
 )
 
+_USAGE: Mapping[str, Any] = MappingProxyType({"include_usage": True})
+_USAGE_ALONE = dumps(dict(_USAGE))
+
 MAX_REMEMBERED = 1_000
 """Most URLs, and most header sets, that are kept ready; beyond it the table starts anew."""
-
-_FORCING: Mapping[str, Any] = MappingProxyType({"stream": True, "stream_options": {"include_usage": True}})
-_FORCED = dumps(dict(_FORCING))
 
 
 @value
@@ -67,24 +68,20 @@ class Addressing:
         """Return the request that asks this backend to answer the call."""
         understood = incoming.kind in (Kind.CHAT, Kind.COMPLETION)
         streamed = understood and (incoming.stream or _streamable(incoming))
-        added: dict[str, Any] = {}
+        added: dict[str, bytes] = {}
         if streamed and not incoming.stream:
-            added["stream"] = True
+            added["stream"] = b"true"
         if streamed and not incoming.wants_usage:
-            options = incoming.body.get("stream_options")
-            added["stream_options"] = {
-                **(options if isinstance(options, dict) else {}),
-                "include_usage": True,
-            }
+            added["stream_options"] = _asking_for_usage(incoming.body.get("stream_options"))
         model = incoming.model
         served = model if model is None or backend.models is None else backend.models.get(model, model)
         if served != model:
-            added["model"] = served
+            added["model"] = dumps(served)
         return Outgoing(
             method=incoming.method,
             url=self._url(backend.base_url + incoming.path),
             headers=self._header_set(incoming, backend, streamed=streamed),
-            content=_with(incoming, added) if added else incoming.content,
+            content=with_fields(incoming.content, incoming.body, added) if added else incoming.content,
             streamed=streamed,
             hide_usage="stream_options" in added,
             model_back=model if served != model else None,
@@ -111,38 +108,14 @@ def _remember(table: dict[Any, Any], key: object, made: Any) -> Any:
     return made
 
 
+def _asking_for_usage(options: object) -> bytes:
+    return dumps({**options, **_USAGE}) if isinstance(options, dict) and options else _USAGE_ALONE
+
+
 def _streamable(incoming: Incoming) -> bool:
     body = incoming.body
     several = isinstance(body.get("prompt"), list) and not all(isinstance(t, int) for t in body["prompt"])
     return STREAMABLE.issuperset(body) and not several
-
-
-def _with(incoming: Incoming, added: Mapping[str, Any]) -> bytes:
-    """Return the body with fields set, all its other bytes as they came where that can be done safely."""
-    content = incoming.content
-    for name in [name for name in added if name in incoming.body]:
-        replaced = _replaced(content, name, incoming.body[name], added[name])
-        if replaced is None:
-            return dumps({**incoming.body, **added})
-        content = replaced
-    appended = {name: value for name, value in added.items() if name not in incoming.body}
-    if not appended:
-        return content
-    tail = _FORCED if appended == _FORCING else dumps(appended)
-    end = content.rindex(b"}")
-    return b"".join((memoryview(content)[:end], b",", memoryview(tail)[1:]))
-
-
-def _replaced(content: bytes, name: str, old: Any, new: Any) -> bytes | None:
-    """Return the JSON text with one field's value replaced; None if its place is in any doubt."""
-    key = b'"' + name.encode() + b'"'
-    if content.count(key) != 1:
-        return None
-    for gap in (b":", b": "):
-        found = key + gap + dumps(old)
-        if found in content:
-            return content.replace(found, key + gap + dumps(new))
-    return None
 
 
 def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:

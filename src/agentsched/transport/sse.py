@@ -8,6 +8,9 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 _BLANK_LINE = re.compile(rb"\r\n(?:\r\n|\n|\r)|\n(?:\r\n|\n|\r)|\r(?!\n)(?:\r\n|\n|\r)")
 
+_PLAIN_EVENT = re.compile(rb"data: ([^\r\n]*)\n\n")
+"""A chunk as nearly all servers send them: one event, one line."""
+
 
 class EventTooLong(ValueError):
     """The peer sent more than `MAX_EVENT_BYTES` without ending an event."""
@@ -35,6 +38,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
         """Take bytes and return the events that they complete.
@@ -42,9 +46,15 @@ class Decoder:
         Raises:
             EventTooLong: if the event under way exceeds its bound.
         """
+        if not self._buffer and not self._after_cr and (plain := _PLAIN_EVENT.fullmatch(chunk)):
+            return [ServerEvent(chunk[:-2], plain[1])]
+        if self._after_cr and chunk:  # the empty line before ended in CR, or in CRLF whose LF is here
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
         buffer = self._buffer + chunk if self._buffer else chunk
         if b"\r" in buffer:
             raws, self._buffer = _cut(buffer, max(0, len(self._buffer) - 3))
+            self._after_cr = not self._buffer and buffer.endswith(b"\r")
         else:
             raws = buffer.split(b"\n\n")
             self._buffer = raws.pop()

@@ -1,0 +1,118 @@
+"""What is no answer: an exception of the transport, an error status, an error inside an answer."""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, cast
+
+from agentsched.model import FailureKind
+from agentsched.model.value import record
+from agentsched.transport.incoming import Kind
+from agentsched.transport.jsontext import dumps, loads
+from agentsched.transport.stack import Stack
+
+ROOTED = frozenset((Kind.CHAT, Kind.COMPLETION))
+"""Paths that every OpenAI-compatible server has below its API root."""
+
+
+@record
+class Head:
+    """Status and headers of an answer."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+
+
+class Broken(Exception):
+    """What came is not the answer.
+
+    Attributes:
+        refusal: the backend's own error answer, if it gave one: head and body.
+    """
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        detail: str,
+        *,
+        refusal: tuple[Head, bytes] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.refusal = refusal
+        self.retry_after_s = retry_after_s
+
+
+def raised(stack: Stack, error: Exception) -> Broken:
+    """An exception of the transport, of whatever type: the stack's own, or one that slipped through it."""
+    return Broken(_kind_of(stack, error), f"{type(error).__name__}: {error}")
+
+
+def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
+    """An answer with an error status."""
+    kind = _kind_of_status(head.status, content, model)
+    detail = f"HTTP {head.status}: {_message(content)}"
+    if head.status == 404 and kind is FailureKind.ERROR and path in ROOTED and b'"error"' not in content:
+        return Broken(kind, f"{detail} for {path}; base_url must end with the API root, most often /v1")
+    return Broken(kind, detail, refusal=(head, content), retry_after_s=_retry_after(head))
+
+
+def in_band(payload: dict[str, Any], model: str | None) -> Broken:
+    """An error inside an answer of status 200, as vLLM sends when its queue is full."""
+    error: Any = payload["error"]
+    code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    content = dumps(payload)
+    detail = f"error {status} in the answer: {_message(content)}"
+    head = Head(status, [(b"content-type", b"application/json")])
+    return Broken(_kind_of_status(status, content, model), detail, refusal=(head, content))
+
+
+def _kind_of(stack: Stack, error: Exception) -> FailureKind:
+    if isinstance(error, (stack.ConnectError, stack.ConnectTimeout, stack.PoolTimeout)):
+        return FailureKind.REFUSED
+    if isinstance(error, stack.UnsupportedProtocol):
+        return FailureKind.REFUSED
+    if isinstance(error, stack.TimeoutException):
+        return FailureKind.TIMEOUT
+    return FailureKind.BROKEN
+
+
+def _kind_of_status(status: int, content: bytes, model: str | None) -> FailureKind:
+    if status in (429, 503):
+        return FailureKind.OVERLOADED
+    if status in (401, 403):
+        return FailureKind.DENIED
+    if status == 404:
+        named = model is not None and (
+            b"model" in content or model.encode(errors="backslashreplace") in content
+        )
+        return FailureKind.UNKNOWN_MODEL if named else FailureKind.ERROR
+    if status == 408:
+        return FailureKind.TIMEOUT
+    return FailureKind.ERROR if status >= 500 or status in (405, 425) else FailureKind.INVALID
+
+
+def _retry_after(head: Head) -> float | None:
+    for name, value in head.headers:
+        if name.lower() == b"retry-after":
+            try:
+                seconds = float(value)
+            except ValueError:
+                return None
+            return max(0.0, seconds) if isfinite(seconds) else None
+    return None
+
+
+def _message(content: bytes) -> str:
+    """Return the error message of an answer, short."""
+    try:
+        found: Any = loads(content)
+        error: Any = found.get("error", found)
+        message: Any = (
+            cast("dict[str, Any]", error).get("message", error) if isinstance(error, dict) else error
+        )
+    except (ValueError, AttributeError):
+        message = content.decode("utf-8", "replace")
+    return str(message)[:300]

@@ -1,0 +1,165 @@
+"""What a failure leads to: each other backend once, within the deadline, and never twice the same answer."""
+
+import pytest
+
+from agentsched.engine.commands import ListModels, Start, WakeAt
+from agentsched.model import Backend, FailureKind, Reason
+from tests.engine.bench import Bench, completed, expired, failed, fleet, rejected
+
+ELSEWHERE = [kind for kind in FailureKind if kind not in (FailureKind.INVALID, FailureKind.OWNER_GONE)]
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_each_other_backend_is_tried_once(kind: FailureKind) -> None:
+    bench = Bench(*fleet(a={}, b={}, c={}))
+    assert bench.submit("r1") == [Start(1, "r1", "a")]
+    assert bench.fail(1, 1.0, kind) == [Start(2, "r1", "b")]
+    assert bench.fail(2, 2.0, kind) == [Start(3, "r1", "c")]
+    assert bench.fail(3, 3.0, kind, status=500) == [failed("r1", kind, "c", 3, status=500)]
+    assert bench.engine.requests == {}
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_the_other_backend_may_do_better(kind: FailureKind) -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    bench.submit("r1")
+    bench.fail(1, 1.0, kind)
+    assert bench.finish(2, 2.0) == [completed("r1", "b", 2)]
+
+
+def test_a_lone_backend_is_not_tried_again() -> None:
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1")
+    assert bench.fail(1) == [failed("r1", FailureKind.ERROR, "a")]
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_what_the_caller_has_seen_is_not_started_again(kind: FailureKind) -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    bench.submit("r1")
+    assert bench.fail(1, 1.0, kind, delivered=True) == [failed("r1", kind, "a", delivered=True)]
+
+
+def test_a_call_that_is_wrong_is_wrong_everywhere() -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    bench.submit("r1")
+    assert bench.fail(1, 1.0, FailureKind.INVALID, status=400) == [
+        failed("r1", FailureKind.INVALID, "a", status=400)
+    ]
+
+
+def test_the_other_backend_must_serve_the_model() -> None:
+    bench = Bench(
+        Backend("http://a/v1", name="a", models=["x", "y"]), Backend("http://b/v1", name="b", models=["y"])
+    )
+    bench.submit("r1", model="x")
+    assert bench.fail(1) == [failed("r1", FailureKind.ERROR, "a")]
+
+
+def test_a_call_that_failed_elsewhere_waits_where_there_is_no_room() -> None:
+    bench = Bench(*fleet(a={"max_concurrency": 1}, b={"max_concurrency": 1}))
+    bench.submit("r1")
+    bench.submit("r2")
+    assert bench.fail(1) == []
+    assert bench.told("r1") == ["submitted", "queued", "started", "attempt failed", "queued"]
+    assert bench.finish(2) == [completed("r2", "b"), Start(3, "r1", "b")]
+
+
+def test_it_keeps_its_place_before_later_arrivals() -> None:
+    bench = Bench(*fleet(a={"max_concurrency": 1}, b={"max_concurrency": 1}))
+    bench.submit("r1", 0.0)
+    bench.submit("r2", 0.0)
+    bench.submit("r3", 1.0)
+    assert bench.fail(1, 2.0) == [Start(3, "r3", "a")], "a is free again, but not for r1"
+    bench.submit("r4", 3.0)
+    assert bench.finish(2, 4.0) == [completed("r2", "b"), Start(4, "r1", "b")]
+
+
+def test_no_failover_after_the_deadline() -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    assert bench.submit("r1", 0.0, deadline=5.0) == [Start(1, "r1", "a"), WakeAt(5.0)]
+    assert bench.fail(1, 5.0) == [expired("r1", "a", 1)]
+
+
+def test_the_deadline_holds_for_the_next_backend() -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    bench.submit("r1", 0.0, deadline=5.0)
+    assert bench.fail(1, 4.0) == [Start(2, "r1", "b")]
+    assert bench.finish(2, 4.9) == [completed("r1", "b", 2)]
+
+
+def test_the_failure_that_is_told_is_the_last_one() -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    bench.submit("r1")
+    bench.fail(1, 1.0, FailureKind.REFUSED)
+    assert bench.fail(2, 2.0, FailureKind.OVERLOADED, retry_after_s=7.0) == [
+        failed("r1", FailureKind.OVERLOADED, "b", 2, retry_after_s=7.0)
+    ]
+
+
+def test_a_call_whose_loop_closed_is_sent_again_at_no_charge() -> None:
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1")
+    for attempt_id in range(1, 5):
+        assert bench.fail(attempt_id, 1.0, FailureKind.OWNER_GONE) == [Start(attempt_id + 1, "r1", "a")]
+    assert bench.fail(5, 2.0, FailureKind.ERROR) == [failed("r1", FailureKind.ERROR, "a", 5)]
+
+
+def test_a_call_whose_loop_closed_takes_its_place_among_many() -> None:
+    """It comes back into the lane that it has just left."""
+    bench = Bench(*fleet(a={"max_concurrency": 1}))
+    for number in range(1, 6):
+        bench.submit(f"r{number}")
+    assert bench.fail(1, 1.0, FailureKind.OWNER_GONE) == [Start(2, "r1", "a")]
+    for attempt_id in range(2, 7):
+        bench.finish(attempt_id, 2.0)
+    assert bench.engine.requests == {}
+
+
+# -- a model that is not there -----------------------------------------------------------------------------
+
+
+def test_a_404_teaches_for_a_while() -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    assert bench.submit("r1", 0.0) == [Start(1, "r1", "a")]
+    assert bench.fail(1, 1.0, FailureKind.UNKNOWN_MODEL, status=404) == [Start(2, "r1", "b")]
+    bench.finish(2, 2.0)
+    for number in range(3, 8):
+        assert bench.submit(f"r{number}", 30.9) == [Start(number, f"r{number}", "b")]
+    assert bench.submit("r8", 31.0) == [Start(8, "r8", "a")]
+
+
+def test_a_404_says_nothing_about_other_models() -> None:
+    models = ["x", "y"]
+    bench = Bench(
+        Backend("http://a/v1", name="a", models=models), Backend("http://b/v1", name="b", models=models)
+    )
+    bench.submit("r1", 0.0, model="x")
+    bench.fail(1, 0.0, FailureKind.UNKNOWN_MODEL)
+    bench.finish(2)
+    assert bench.submit("r2", 1.0, model="y") == [Start(3, "r2", "a")]
+
+
+def test_where_all_backends_said_404_the_next_call_is_not_even_sent() -> None:
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1", 0.0)
+    assert bench.fail(1, 1.0, FailureKind.UNKNOWN_MODEL) == [failed("r1", FailureKind.UNKNOWN_MODEL, "a")]
+    assert bench.submit("r2", 2.0) == [rejected("r2", Reason.UNKNOWN_MODEL)]
+    assert bench.submit("r3", 31.0) == [Start(2, "r3", "a")]
+
+
+def test_a_404_for_a_call_without_a_model_teaches_nothing() -> None:
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1", 0.0, model=None)
+    bench.fail(1, 1.0, FailureKind.UNKNOWN_MODEL)
+    assert bench.submit("r2", 2.0, model=None) == [Start(2, "r2", "a")]
+
+
+def test_a_new_list_overrules_a_404() -> None:
+    bench = Bench(Backend("http://a/v1", name="a"))
+    assert bench.submit("r1", 0.0) == [ListModels("a")]
+    bench.listed("a", 0.0, "m")
+    bench.fail(1, 1.0, FailureKind.UNKNOWN_MODEL)
+    assert bench.submit("r2", 2.0) == [rejected("r2", Reason.UNKNOWN_MODEL)]
+    bench.listed("a", 3.0, "m")
+    assert bench.submit("r3", 4.0) == [Start(2, "r3", "a")]

@@ -1,0 +1,307 @@
+"""The journal: what is written can be read, what was recorded happens again, and mistakes name their line.
+
+The recorded run under `tests/golden` pins the engine's decisions. A change of them is meant or it is a defect;
+if it is meant, record again and read the difference before committing it:
+
+    AGENTSCHED_RECORD=1 pytest tests/engine/test_journal.py
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from math import nan
+from pathlib import Path
+from random import Random
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentsched.engine import Engine, Journal, replay
+from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.events import Event, Failed, Woke
+from agentsched.engine.journal import decode, encode
+from agentsched.errors import UsageError
+from agentsched.model import Backend, Failure, FailureKind, Outcome, Reason
+from agentsched.policy import Policy
+from tests.engine.play import Play
+from tests.strategies import events, fleets
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+POLICY = Policy.fcfs()
+
+
+# -- one event ---------------------------------------------------------------------------------------------
+
+
+@given(events)
+@settings(max_examples=400)
+def test_an_event_is_read_as_it_was_written(event: Event) -> None:
+    line = encode(event)
+    assert "\n" not in line
+    assert decode(line) == event
+    assert type(decode(line)) is type(event)
+    assert encode(decode(line)) == line
+
+
+def test_the_strategy_knows_every_kind_of_event() -> None:
+    kinds = {strategy.wrapped_strategy.target for strategy in events.original_strategies}  # type: ignore[attr-defined]
+    assert kinds == set(get_args(Event))
+
+
+def test_defaults_are_left_out() -> None:
+    assert encode(Woke(at=1.5)) == '{"event":"Woke","at":1.5}'
+    failure = Failure(kind=FailureKind.REFUSED)
+    assert json.loads(encode(Failed(at=0.0, attempt_id=3, failure=failure))) == {
+        "event": "Failed",
+        "at": 0.0,
+        "attempt_id": 3,
+        "failure": {"kind": "could not connect"},
+    }
+
+
+# -- a run -------------------------------------------------------------------------------------------------
+
+
+def recorded(fleet: Sequence[Backend], seed: int, steps: int, max_queued: int = 5) -> tuple[list[str], Play]:
+    lines: list[str] = []
+    journal = Journal(lines.append, fleet, max_queued=max_queued)
+    engine = Engine(fleet, policy=POLICY, max_queued=max_queued, journal=journal)
+    play = Play(engine, Random(seed))
+    play.run(steps)
+    return lines, play
+
+
+@given(fleets(), st.integers(0, 10**6), st.sampled_from([0, 3, 1_000]))
+@settings(max_examples=40)
+def test_a_run_replays_to_the_same_commands(fleet: list[Backend], seed: int, max_queued: int) -> None:
+    lines, play = recorded(fleet, seed, 60, max_queued)
+    assert list(replay(lines, POLICY)) == play.steps
+
+
+def test_names_that_look_alike_do_not_collide() -> None:
+    names = ["gpu:1", "gpu-1", "gpu_1", "GPU-1", "gpu 1", "[::1]:80", ".", "/", "@", "?"]
+    fleet = [Backend(f"http://h{number}/v1", name=name) for number, name in enumerate(names)]
+    lines, play = recorded(fleet, seed=1, steps=30)
+    assert list(replay(lines, POLICY)) == play.steps
+
+
+def test_another_policy_may_be_replayed() -> None:
+    """That is what a journal is for: the same events, other decisions."""
+    fleet = [Backend(f"http://{name}/v1", name=name, models=["small", "large"]) for name in "ab"]
+    lines, _ = recorded(fleet, seed=2, steps=60)
+    for name in "ab":
+        policy = Policy(cost=lambda _job, load, name=name: load.name != name)
+        first: dict[str, str] = {}
+        for _, commands in replay(lines, policy):
+            for command in commands:
+                if isinstance(command, Start):
+                    first.setdefault(command.request_id, command.backend)
+        assert set(first.values()) == {name}
+
+
+def test_no_key_no_address_and_no_words_of_a_backend_are_written() -> None:
+    fleet = [
+        Backend(f"https://secret-host-{name}.example/secret-path", name=name, api_key="sk-secret-key")
+        for name in "ab"
+    ]
+    lines, play = recorded(fleet, seed=3, steps=200)
+    text = "".join(lines)
+    failures = [event.failure for event, _ in play.steps if isinstance(event, Failed)]
+    assert failures
+    assert all(failure.detail for failure in failures)
+    for secret in ("secret", "example", "http", "words of the backend"):
+        assert secret not in text
+
+
+def test_each_line_is_one_event_in_order() -> None:
+    lines, play = recorded([Backend("http://a/v1")], seed=4, steps=30)
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
+    assert [decode(line) for line in lines[1:]] == [event for event, _ in play.steps]
+
+
+def test_an_event_is_recorded_before_it_is_handled() -> None:
+    lines: list[str] = []
+    fleet = [Backend("http://a/v1")]
+    policy = Policy(rank=lambda _job: nan)
+    engine = Engine(fleet, policy=policy, journal=Journal(lines.append, fleet))
+    event = decode(SUBMITTED)
+    with pytest.raises(UsageError, match="NaN"):
+        engine.handle(event)
+    assert [decode(line) for line in lines[1:]] == [event]
+
+
+# -- what is no journal ------------------------------------------------------------------------------------
+
+HEAD = json.dumps(
+    {
+        "agentsched": 1,
+        "max_queued": 10,
+        "backends": [{"name": "a", "models": ["m"], "max_concurrency": 1, "rpm": None, "tpm": None}],
+    }
+)
+GOOD = '{"event":"Woke","at":1.0}'
+SUBMITTED = '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m","input_tokens":1}}'
+
+
+def run(*lines: str) -> list[list[Command]]:
+    return [commands for _, commands in replay(lines, POLICY)]
+
+
+def test_a_journal_written_by_hand() -> None:
+    assert run(HEAD, GOOD, SUBMITTED) == [[], [Start(1, "r1", "a")]]
+    assert run(HEAD) == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "not json",
+        GOOD,
+        "[" * 100_000,
+        HEAD.replace('"agentsched": 1', '"agentsched": 2'),
+        HEAD.replace('"agentsched": 1, ', ""),
+        HEAD.replace('"max_queued": 10', '"max_queued": "ten"'),
+        HEAD.replace('"max_queued": 10', '"max_queued": true'),
+        HEAD.replace('"max_queued": 10, ', ""),
+        HEAD.replace('"a"', "7"),
+        HEAD.replace('"name": "a", ', ""),
+        HEAD.replace('"name": "a"', '"name": null'),
+        HEAD.replace('"rpm": null', '"rpm": 0'),
+        HEAD.replace('"rpm": null', '"speed": 9'),
+        HEAD.replace('[{"name"', '["b", {"name"'),
+        json.dumps({"agentsched": 1, "max_queued": 10, "backends": []}),
+        json.dumps({"agentsched": 1, "max_queued": 10, "backends": None}),
+        json.dumps({"agentsched": 1, "max_queued": 10, "backends": json.loads(HEAD)["backends"] * 2}),
+    ],
+)
+def test_a_wrong_head_is_named(head: str) -> None:
+    with pytest.raises(UsageError, match="line 1 is not the head of a journal"):
+        run(head, GOOD)
+
+
+def test_no_lines_are_no_journal() -> None:
+    with pytest.raises(UsageError, match="line 1 is not the head of a journal"):
+        run()
+
+
+BAD = [
+    "",
+    "\n",
+    "not json",
+    GOOD[:-3],
+    "{}",
+    "[]",
+    "7",
+    "null",
+    '"Woke"',
+    '["event"]',
+    "[" * 100_000,
+    '{"event":"Slept","at":1.0}',
+    '{"event":["Woke"],"at":1.0}',
+    '{"event":"Woke"}',
+    '{"event":"Woke","at":"soon"}',
+    '{"event":"Woke","at":null}',
+    '{"event":"Woke","at":true}',
+    '{"event":"Woke","at":NaN}',
+    '{"event":"Woke","at":1' + "0" * 400 + "}",
+    '{"event":"Woke","at":1.0,"mood":"good"}',
+    '{"event":"Submitted","at":1.0}',
+    '{"event":"Submitted","at":1.0,"request":"r1"}',
+    '{"event":"Submitted","at":1.0,"request":null}',
+    '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m"}}',
+    '{"event":"Submitted","at":1.0,"request":{"id":1,"model":"m","input_tokens":1}}',
+    '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m","input_tokens":1.5}}',
+    '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m","input_tokens":true}}',
+    '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m","input_tokens":1,"query":{"id":"q"}}}',
+    '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m","input_tokens":1,"deadline":NaN}}',
+    '{"event":"Cancelled","at":1.0,"request_id":"r1","reason":"a whim"}',
+    '{"event":"Finished","at":1.0,"attempt_id":1,"usage":[1,2]}',
+    '{"event":"Finished","at":1.0,"attempt_id":1,"usage":{"output_tokens":"many"}}',
+    '{"event":"Failed","at":1.0,"attempt_id":1,"failure":{"kind":"bad luck"}}',
+    '{"event":"Failed","at":1.0,"attempt_id":1,"failure":{}}',
+    '{"event":"QueryOpened","at":1.0,"query":"q"}',
+    '{"event":"ModelsListed","at":1.0,"backend":"a","models":"m"}',
+    '{"event":"ModelsListed","at":1.0,"backend":"a","models":[1]}',
+    '{"event":"ModelsListed","at":1.0,"backend":"z","models":["m"]}',
+    SUBMITTED,
+]
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_wrong_line_is_named_and_what_came_before_is_replayed(line: str) -> None:
+    steps = replay([HEAD, SUBMITTED, line, GOOD], POLICY)
+    assert next(steps)[1] == [Start(1, "r1", "a")]
+    with pytest.raises(UsageError, match=r"^line 3: ") as caught:
+        next(steps)
+    assert len(str(caught.value)) < 700
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_whatever_stands_there_it_is_an_event_or_a_usage_error(line: str) -> None:
+    with pytest.raises(UsageError, match=r"^line 2: "):
+        run(HEAD, line)
+
+
+# -- the recorded run --------------------------------------------------------------------------------------
+
+
+def fleet() -> list[Backend]:
+    return [
+        Backend("http://a/v1", name="a", models=["small", "large"], max_concurrency=2),
+        Backend("http://b/v1", name="b", max_concurrency=1),
+        Backend("http://c/v1", name="c", models={"small": "org/Small"}, rpm=4, tpm=2_000),
+    ]
+
+
+def told(command: Command) -> str:
+    match command:
+        case Start(attempt_id, request_id, backend):
+            return f"start {request_id} as {attempt_id} at {backend}"
+        case Abort(attempt_id):
+            return f"abort {attempt_id}"
+        case Resolve():
+            why = command.failure.kind.name if command.failure is not None else command.reason
+            end = f"{command.request_id} {command.outcome} after {command.attempts} at {command.backend}"
+            return f"{end}: {why}" if why else end
+        case ListModels(backend):
+            return f"list {backend}"
+        case WakeAt(at):
+            return f"wake at {at!r}"
+
+
+def as_text(steps: Iterable[tuple[Event, list[Command]]]) -> list[str]:
+    lines = ["; ".join(map(told, commands)) for _, commands in steps]
+    return [*lines, "sha256 " + sha256("\n".join(lines).encode()).hexdigest()]
+
+
+def test_the_recorded_run_leads_to_the_same_decisions() -> None:
+    journal, decisions = GOLDEN / "mixed.jsonl", GOLDEN / "mixed.commands"
+    if os.environ.get("AGENTSCHED_RECORD"):
+        lines, play = recorded(fleet(), seed=20, steps=300, max_queued=1)
+        journal.write_text("".join(lines), encoding="utf-8")
+        decisions.write_text("\n".join(as_text(play.steps)) + "\n", encoding="utf-8")
+    lines = journal.read_text(encoding="utf-8").splitlines()
+    expected = decisions.read_text(encoding="utf-8").splitlines()
+    for number, (found, wanted) in enumerate(zip(as_text(replay(lines, POLICY)), expected, strict=True)):
+        event = lines[number + 1] if number + 1 < len(lines) else "the digest"
+        assert found == wanted, f"line {number + 2} of the journal, {event}"
+
+
+def test_the_recorded_run_has_everything_in_it() -> None:
+    steps = list(replay((GOLDEN / "mixed.jsonl").read_text(encoding="utf-8").splitlines(), POLICY))
+    commands = [command for _, commands in steps for command in commands]
+    ends = [command for command in commands if isinstance(command, Resolve)]
+    assert {type(event) for event, _ in steps} == set(get_args(Event))
+    assert {type(command) for command in commands} == set(get_args(Command))
+    assert {end.outcome for end in ends} == set(Outcome)
+    reasons = {Reason.QUEUE_FULL, Reason.CALL_LIMIT, Reason.UNKNOWN_MODEL, Reason.CLOSED, Reason.CALLER_LEFT}
+    assert {end.reason for end in ends} == {None, *reasons}
+    assert {c.backend for c in commands if isinstance(c, Start)} == {"a", "b", "c"}
+    assert any(end.outcome is Outcome.COMPLETED and end.attempts > 1 for end in ends)

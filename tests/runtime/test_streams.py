@@ -1,0 +1,424 @@
+"""However a stream is left, its room is freed; a slow reader slows its own answer and nothing else."""
+
+import asyncio
+import gc
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agentsched import Backend, Expired, Scheduler
+from agentsched.runtime.attempt import READER_S
+from agentsched.runtime.spool import MAX_UNREAD_BYTES, Spool
+from agentsched.testing import VirtualClock, faults
+from tests.doubles import (
+    ASK,
+    MODEL,
+    Rig,
+    assert_quiet,
+    begun,
+    collected,
+    delta,
+    event,
+    events,
+    settled,
+    upstream,
+)
+
+LONG = 10_000
+"""Tokens of an answer that nobody waits for the end of: 50 s."""
+
+
+def idle(rig: Rig) -> bool:
+    return not rig.scheduler._driver.engine.attempts and rig.in_flight == 0
+
+
+# -- leaving ------------------------------------------------------------------------------------------
+
+
+def test_break_inside_a_with_block(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        async with await rig.say(LONG, stream=True) as stream:
+            async for _ in stream:
+                break
+        await settled()
+        assert idle(rig)
+        await rig.say(1)
+        assert rig.clock() < 1
+
+    rig.run(main)
+
+
+def test_a_bare_break_frees_when_the_stream_is_let_go(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(LONG, stream=True)
+        async for _ in stream:
+            break
+        del stream
+        await collected()
+        assert idle(rig)
+
+    rig.run(main)
+
+
+@pytest.mark.parametrize("read", [0, 3])
+def test_closing_it(stack: ModuleType, read: int) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(LONG, stream=True)
+        for _ in range(read):
+            await anext(stream)
+        await stream.close()
+        await settled()
+        assert idle(rig)
+        await stream.close()
+
+    rig.run(main)
+
+
+def test_an_error_inside_the_loop(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def consume() -> None:
+        async for _ in await rig.say(LONG, stream=True):
+            raise LookupError("mine")
+
+    async def main() -> None:
+        with pytest.raises(LookupError):
+            await consume()
+        await collected()
+        assert idle(rig)
+
+    rig.run(main)
+
+
+def test_never_iterated_and_dropped(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(LONG, stream=True)
+        assert not idle(rig)
+        del stream
+        await collected()
+        assert idle(rig)
+
+    rig.run(main)
+
+
+def test_never_iterated_in_a_cycle_of_references(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        gc.disable()
+        try:
+            loop: list[Any] = [await rig.say(LONG, stream=True)]
+            loop.append(loop)
+            del loop
+            await settled()
+            assert not idle(rig)
+        finally:
+            gc.enable()
+        await collected()
+        assert idle(rig)
+
+    rig.run(main)
+
+
+def test_never_iterated_and_kept_is_done_when_the_backend_is(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(200, stream=True)
+        await rig.say(1)
+        assert rig.clock() == pytest.approx(1.0, abs=0.1)
+        assert len([chunk async for chunk in stream]) > 200
+
+    rig.run(main)
+
+
+def test_never_iterated_and_kept_ends_with_its_deadline(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+    rig["fake-1"].fail(faults.Stall(after_events=3), nth=1)
+
+    async def main() -> None:
+        with rig.scheduler.query("q", timeout_s=5):
+            stream = await rig.say(LONG, stream=True)
+        await rig.say(1)
+        assert rig.clock() == pytest.approx(5, abs=0.1)
+        with pytest.raises(Expired):
+            [chunk async for chunk in stream]
+
+    rig.run(main)
+
+
+def test_left_in_the_middle_of_a_read(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+    rig["fake-1"].fail(faults.Stall(after_events=3))
+
+    async def main() -> None:
+        stream = await rig.say(LONG, stream=True)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                async for _ in stream:
+                    pass
+        await settled()
+        assert idle(rig)
+
+    rig.run(main)
+
+
+# -- the terminal event frees the room ----------------------------------------------------------------
+
+
+def test_room_is_free_at_the_terminal_event_although_nobody_has_read(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(20, stream=True)
+        at = rig.clock()
+        waiting = rig.begun(1)
+        await waiting
+        assert rig.clock() - at < 0.2
+        story = rig.scheduler.explain(stream.response.headers["x-request-id"])
+        assert story.outcome == "completed"
+        await asyncio.sleep(100)
+        chunks = [chunk async for chunk in stream]
+        assert chunks[-1].choices[0].finish_reason == "stop"
+
+    rig.run(main)
+
+
+def test_room_is_free_at_the_terminal_event_although_the_connection_stays(stack: ModuleType) -> None:
+    clock = VirtualClock()
+    lingering = events(delta("a"), delta(finish="stop"))
+    lingering.pieces = [*lingering.pieces, 3_600.0]
+    scheduler = Scheduler(
+        [Backend("http://b:1/v1", models=[MODEL], max_concurrency=1)],
+        upstream=upstream(stack, lingering),
+        clock=clock,
+    )
+
+    async def main() -> None:
+        client = scheduler.openai()
+        for _ in range(5):
+            await client.chat.completions.create(**ASK)
+        assert clock() < 0.01
+        await assert_quiet(scheduler)
+
+    clock.run(main())
+
+
+# -- slow readers -------------------------------------------------------------------------------------
+
+PIECE = event(delta("x" * 10_000))
+COUNT = 400
+"""Pieces of 4 MB in all."""
+
+
+class Flood:
+    """A backend that says 4 MB as fast as it is read."""
+
+    def __init__(self, stack: ModuleType, *, limit: int | None = 1) -> None:
+        script = events(
+            delta("a"), *[step for _ in range(COUNT) for step in (0.0, PIECE)], delta(finish="stop")
+        )
+        self.clock = VirtualClock()
+        self.transport = upstream(stack, script, events(delta("short"), delta(finish="stop")))
+        self.seen = self.transport.seen
+        self.scheduler = Scheduler(
+            [Backend("http://b:1/v1", models=[MODEL], max_concurrency=limit)],
+            upstream=self.transport,
+            clock=self.clock,
+        )
+        self.client = self.scheduler.openai()
+
+    async def stream(self) -> Any:
+        return await self.client.chat.completions.create(**ASK, stream=True)
+
+    @property
+    def running(self) -> int:
+        return len(self.scheduler._driver.engine.attempts)
+
+    def run(self, main: Any) -> None:
+        async def quietly() -> None:
+            await main()
+            await assert_quiet(self.scheduler)
+            assert self.seen.open == 0
+
+        self.clock.run(quietly())
+
+
+def test_a_reader_that_does_not_read_holds_the_backend_back(stack: ModuleType) -> None:
+    flood = Flood(stack)
+
+    async def main() -> None:
+        stream = await flood.stream()
+        await asyncio.sleep(10)
+        most = MAX_UNREAD_BYTES // len(PIECE) + 3
+        assert flood.seen.sent <= most
+        assert flood.running == 1
+        chunks = [chunk async for chunk in stream]
+        assert len(chunks) == COUNT + 2
+        assert flood.running == 0
+        decode = flood.scheduler.snapshot().backends[0].decode_s_per_token
+        assert decode is None, "10 s of waiting say nothing of the backend"
+
+    flood.run(main)
+
+
+def test_a_quick_reader_is_learned_from(stack: ModuleType) -> None:
+    flood = Flood(stack)
+    slow = events(delta("a"), *[step for _ in range(10) for step in (0.5, delta("b"))], delta(finish="stop"))
+    flood.transport = upstream(stack, slow)
+    scheduler = Scheduler(
+        [Backend("http://b:1/v1", models=[MODEL])], upstream=flood.transport, clock=flood.clock
+    )
+
+    async def main() -> None:
+        stream = await scheduler.openai().chat.completions.create(**ASK, stream=True)
+        assert len([chunk async for chunk in stream]) == 12
+        assert scheduler.snapshot().backends[0].decode_s_per_token == pytest.approx(0.5)
+
+    flood.clock.run(main())
+
+
+def test_a_reader_that_has_gone_is_given_up_after_a_minute(stack: ModuleType) -> None:
+    flood = Flood(stack)
+
+    async def main() -> None:
+        stream = await flood.stream()
+        at = flood.clock()
+        await flood.client.chat.completions.create(**ASK)
+        assert flood.clock() - at == pytest.approx(READER_S, abs=0.1)
+        story = flood.scheduler.explain(stream.response.headers["x-request-id"])
+        assert story.outcome == "cancelled"
+        assert story.entries[-1].facts["reason"] == "the reader stopped reading"
+        got: list[Any] = []
+        with pytest.raises(Expired, match="reading") as caught:
+            async for chunk in stream:
+                got.append(chunk)  # noqa: PERF401 - what came before the error is wanted
+        assert caught.value.sent
+        assert 0 < len(got) < COUNT
+
+    flood.run(main)
+    assert READER_S == 60
+
+
+def test_a_reader_that_reads_a_little_now_and_then_has_not_gone(stack: ModuleType) -> None:
+    flood = Flood(stack)
+
+    async def main() -> None:
+        stream = await flood.stream()
+        await asyncio.sleep(1)
+        big = b"".join(event(delta("y" * 10_000)) for _ in range(60))
+        flood.scheduler._driver._attempts  # noqa: B018 - the attempt waits for room
+        (call,) = flood.scheduler._driver._calls.values()
+        call.spool.put(big)  # as one read of the connection may bring
+        for _ in range(10):
+            await anext(stream)
+            await asyncio.sleep(0.75 * READER_S)
+            assert flood.running == 1
+        await stream.close()
+
+    flood.run(main)
+
+
+def test_slow_readers_do_not_hold_up_others(stack: ModuleType) -> None:
+    flood = Flood(stack, limit=None)
+
+    async def main() -> None:
+        stream = await flood.stream()
+        await asyncio.sleep(1)
+        at = flood.clock()
+        await flood.client.chat.completions.create(**ASK)
+        assert flood.clock() - at < 0.01
+        await stream.close()
+
+    flood.run(main)
+
+
+def test_who_asked_for_no_stream_is_no_slow_reader(stack: ModuleType) -> None:
+    flood = Flood(stack)
+
+    async def main() -> None:
+        answer = await flood.client.chat.completions.create(**ASK)
+        assert len(str(answer.choices[0].message.content)) == COUNT * 10_000 + 1
+
+    flood.run(main)
+
+
+# -- the spool ----------------------------------------------------------------------------------------
+
+
+def test_a_spool_gives_what_was_put_then_the_end() -> None:
+    async def main() -> None:
+        spool = Spool()
+        spool.put(b"a")
+        spool.put(b"")
+        spool.put(b"b")
+        spool.close()
+        spool.put(b"late")
+        spool.close(LookupError())
+        assert spool.complete
+        assert [await spool.read() for _ in range(4)] == [b"a", b"b", None, None]
+
+    asyncio.run(main())
+
+
+def test_a_spool_gives_what_was_put_then_the_error() -> None:
+    async def main() -> None:
+        spool = Spool()
+        spool.put(b"a")
+        spool.close(LookupError("x"))
+        assert not spool.complete
+        assert await spool.read() == b"a"
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                await spool.read()
+
+    asyncio.run(main())
+
+
+def test_a_writer_waits_for_the_reader_or_the_end() -> None:
+    async def main() -> None:
+        spool = Spool()
+        spool.put(b"x" * MAX_UNREAD_BYTES)
+        assert not spool.full
+        spool.put(b"y")
+        assert spool.full
+        waiting = asyncio.ensure_future(spool.room())
+        await settled()
+        assert not waiting.done()
+        await spool.read()
+        await asyncio.wait_for(waiting, 1)
+        spool.put(b"x" * MAX_UNREAD_BYTES)
+        waiting = asyncio.ensure_future(spool.room())
+        await begun()
+        spool.close()
+        await asyncio.wait_for(waiting, 1)
+
+    asyncio.run(main())
+
+
+def test_a_reader_waits_for_the_writer() -> None:
+    async def main() -> None:
+        spool = Spool()
+        waiting = asyncio.ensure_future(spool.read())
+        await settled()
+        spool.put(b"a")
+        assert await asyncio.wait_for(waiting, 1) == b"a"
+        waiting = asyncio.ensure_future(spool.read())
+        await settled()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        spool.put(b"b")
+        spool.close()
+        assert spool.take() == b"b"
+        assert await spool.read() is None
+
+    asyncio.run(main())

@@ -1,0 +1,108 @@
+"""Hypothesis strategies for the nouns and the engine's alphabet, shared by all tests."""
+
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from agentsched.engine.events import (
+    Cancelled,
+    Closed,
+    Event,
+    Failed,
+    Finished,
+    ModelsListed,
+    Progressed,
+    QueryClosed,
+    QueryOpened,
+    Submitted,
+    Woke,
+)
+from agentsched.model import Backend, Failure, FailureKind, Query, Reason, Request, Usage
+
+T = TypeVar("T")
+
+SERVED = ("small", "large")
+"""Models that fleets serve."""
+
+MODELS = (*SERVED, "absent", None)
+"""Models that requests ask for."""
+
+
+def maybe(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
+    """Draw None as well."""
+    return st.none() | strategy
+
+
+times = st.floats(0, 1e6, allow_nan=False)
+durations = st.floats(0.001, 1e4, allow_nan=False)
+tokens = st.integers(0, 100_000)
+labels = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+model_lists = st.lists(st.sampled_from(SERVED), min_size=1, unique=True).map(tuple)
+
+requests = st.builds(
+    Request,
+    id=labels,
+    model=maybe(labels),
+    input_tokens=tokens,
+    max_tokens=maybe(st.integers(1, 100_000)),
+    query=maybe(labels),
+    workflow=maybe(labels),
+    step=maybe(labels),
+    tenant=maybe(labels),
+    priority=st.integers(-5, 5),
+    deadline=maybe(times),
+    slo_at=maybe(times),
+)
+
+queries = st.builds(
+    Query,
+    id=labels,
+    workflow=labels,
+    tenant=maybe(labels),
+    priority=st.integers(-5, 5),
+    slo_s=maybe(durations),
+    deadline=maybe(times),
+    max_calls=maybe(st.integers(1, 100)),
+)
+
+failures = st.builds(
+    Failure,
+    kind=st.sampled_from(FailureKind),
+    status=maybe(st.integers(400, 599)),
+    retry_after_s=maybe(durations),
+    delivered=st.booleans(),
+    detail=st.text(max_size=30),
+)
+
+usages = st.builds(Usage, input_tokens=maybe(tokens), output_tokens=maybe(tokens), cached_tokens=tokens)
+
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Submitted, at=times, request=requests),
+    st.builds(Cancelled, at=times, request_id=labels, reason=st.sampled_from(Reason)),
+    st.builds(
+        Progressed, at=times, attempt_id=tokens, output_tokens=tokens, connect_s=durations | st.just(0)
+    ),
+    st.builds(Finished, at=times, attempt_id=tokens, usage=usages, learn=st.booleans()),
+    st.builds(Failed, at=times, attempt_id=tokens, failure=failures),
+    st.builds(ModelsListed, at=times, backend=labels, models=maybe(st.lists(labels).map(tuple))),
+    st.builds(QueryOpened, at=times, query=queries),
+    st.builds(QueryClosed, at=times, query_id=labels),
+    st.builds(Woke, at=times),
+    st.builds(Closed, at=times),
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn, most: int = 3) -> list[Backend]:
+    """Draw one to `most` backends with any mixture of limits, with and without configured models."""
+    return [
+        Backend(
+            f"http://{name}:8000/v1",
+            name=name,
+            models=draw(maybe(model_lists)),
+            max_concurrency=draw(maybe(st.integers(1, 3))),
+            rpm=draw(maybe(st.integers(1, 4))),
+            tpm=draw(maybe(st.sampled_from([60, 300, 1_000]))),
+        )
+        for name in "abcdef"[: draw(st.integers(1, most))]
+    ]

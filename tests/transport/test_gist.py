@@ -1,0 +1,235 @@
+"""A whole answer cut into any chunks comes together as the same object."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentsched.model import Usage
+from agentsched.transport import gist as gist_module
+from agentsched.transport.gist import AnswerTooLong, Gist
+from agentsched.transport.incoming import Kind
+from agentsched.transport.jsontext import dumps
+
+texts = st.text(max_size=30) | st.sampled_from(["", "a😀b漢", '"\\', "x" * 100])
+usages = st.builds(
+    lambda given, written, details: {
+        "prompt_tokens": given,
+        "completion_tokens": written,
+        "total_tokens": given + written,
+        **details,
+    },
+    st.integers(0, 9_999),
+    st.integers(0, 9_999),
+    st.sampled_from([{}, {"prompt_tokens_details": None}, {"prompt_tokens_details": {"cached_tokens": 7}}]),
+)
+heads = st.fixed_dictionaries(
+    {"id": st.just("c-1"), "created": st.just(7), "model": st.sampled_from(["m", "other"])},
+    optional={"system_fingerprint": st.sampled_from([None, "fp"]), "service_tier": st.just("default")},
+)
+ends = st.fixed_dictionaries(
+    {"finish_reason": st.sampled_from(["stop", "length"])},
+    optional={
+        "stop_reason": st.sampled_from([None, 7, "\n"]),
+        "matched_stop": st.just("x"),
+        "logprobs": st.none(),
+    },
+)
+
+
+@st.composite
+def pieces(draw: st.DrawFn, text: str) -> list[str]:
+    """The text cut anywhere, also in the middle of what takes two units of UTF-16."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    marks = sorted(draw(st.lists(st.integers(0, len(units) // 2), max_size=5)))
+    parts = [units[2 * a : 2 * b] for a, b in zip([0, *marks], [*marks, len(units) // 2], strict=True)]
+    return [part.decode("utf-16-le", "surrogatepass") for part in parts]
+
+
+@st.composite
+def cut_chats(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A whole chat completion, and its events."""
+    fields = draw(st.sampled_from([("content",), ("reasoning_content", "content"), ("content", "reasoning")]))
+    message = {"role": "assistant", "content": None} | {name: draw(texts) for name in fields}
+    if draw(st.booleans()):
+        message["refusal"] = None
+    return draw(
+        finished(
+            object_="chat.completion",
+            said={"message": message},
+            deltas=[{"delta": {n: p}} for n in fields for p in draw(pieces(message[n]))],
+            first={"delta": {n: message[n] for n in ("role", "refusal") if n in message}},
+            last={"delta": {}},
+        )
+    )
+
+
+@st.composite
+def cut_completions(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A whole text completion, and its events."""
+    text = draw(texts)
+    return draw(
+        finished(
+            object_="text_completion",
+            said={"text": text},
+            deltas=[{"text": piece} for piece in draw(pieces(text))],
+            first=None,
+            last={"text": ""},
+        )
+    )
+
+
+@st.composite
+def finished(
+    draw: st.DrawFn,
+    *,
+    object_: str,
+    said: dict[str, Any],
+    deltas: list[dict[str, Any]],
+    first: dict[str, Any] | None,
+    last: dict[str, Any],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    head, end, usage = draw(heads), draw(ends), draw(usages)
+    null_ends = dict.fromkeys(end) if draw(st.booleans()) else {"finish_reason": None}
+    chunk = {**head, "object": "chat.completion.chunk" if "message" in said else object_}
+    choices = [{"index": 0, **part, **null_ends} for part in ([first] if first else []) + deltas]
+    if draw(st.booleans()):
+        choices[-1] |= end
+    else:
+        choices.append({"index": 0, **last, **end})
+    events: list[dict[str, Any]] = [{**chunk, "choices": [choice]} for choice in choices]
+    how = draw(st.sampled_from(["own event", "last event", "every event"]))
+    if how == "own event":
+        nulls = draw(st.booleans())
+        events = [{**event, "usage": None} if nulls else event for event in events]
+        events.append({**chunk, "choices": [], "usage": usage})
+    elif how == "last event":
+        events[-1]["usage"] = usage
+    else:
+        events = [{**event, "usage": {**usage, "completion_tokens": i}} for i, event in enumerate(events)]
+        events[-1]["usage"] = usage
+    choice = {"index": 0, **said, **end}
+    return {**head, "object": object_, "choices": [choice], "usage": usage}, events
+
+
+def gathered(kind: Kind, events: list[dict[str, Any]]) -> Gist:
+    gist = Gist(kind)
+    for event in events:
+        gist.take(json.loads(json.dumps(event)))
+    return gist
+
+
+@given(cut=cut_chats())
+def test_a_chat_completion_comes_together(cut: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    whole, events = cut
+    gist = gathered(Kind.CHAT, events)
+    assert gist.finished
+    assert json.loads(dumps(gist.whole())) == whole
+
+
+@given(cut=cut_completions())
+def test_a_text_completion_comes_together(cut: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    whole, events = cut
+    gist = gathered(Kind.COMPLETION, events)
+    assert gist.finished
+    assert json.loads(dumps(gist.whole())) == whole
+
+
+@given(cut=cut_chats() | cut_completions(), kind=st.sampled_from([Kind.CHAT, Kind.COMPLETION]))
+def test_the_usage_counts(cut: tuple[dict[str, Any], list[dict[str, Any]]], kind: Kind) -> None:
+    whole, events = cut
+    usage = whole["usage"]
+    details = usage.get("prompt_tokens_details") or {}
+    assert gathered(kind, events).counted() == Usage(
+        usage["prompt_tokens"], usage["completion_tokens"] or None, details.get("cached_tokens", 0)
+    )
+
+
+@given(cut=cut_chats(), stop=st.integers(0, 30))
+def test_the_text_so_far_is_what_was_said_without_reasoning(
+    cut: tuple[dict[str, Any], list[dict[str, Any]]], stop: int
+) -> None:
+    _, events = cut
+    said = [e["choices"][0]["delta"].get("content") or "" for e in events[:stop] if e["choices"]]
+    assert gathered(Kind.CHAT, events[:stop]).text == "".join(said)
+
+
+# -- counting before the count is known ---------------------------------------------------------------
+
+
+def chunks(*texts: str) -> list[dict[str, Any]]:
+    return [{"choices": [{"delta": {"content": text}}]} for text in texts]
+
+
+def test_tokens_are_estimated_by_the_larger_of_pieces_and_characters() -> None:
+    assert gathered(Kind.CHAT, chunks("a", "", "b")).tokens == 2
+    assert gathered(Kind.CHAT, chunks("x" * 400)).tokens == 100
+    assert gathered(Kind.CHAT, []).counted() == Usage(None, None, 0)
+
+
+def test_reasoning_is_output_too() -> None:
+    event = {"choices": [{"delta": {"reasoning_content": "x" * 40}}]}
+    gist = gathered(Kind.CHAT, [event])
+    assert (gist.tokens, gist.text) == (10, "")
+
+
+LIES = [-1, -(10**12), 10**30, True, 2.5, "7", None, [], {}]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=repr)
+def test_a_count_that_cannot_be_is_no_count(lie: Any) -> None:
+    usage = {
+        "completion_tokens": lie,
+        "prompt_tokens": lie,
+        "prompt_tokens_details": {"cached_tokens": lie},
+    }
+    gist = gathered(Kind.CHAT, [*chunks("a", "b"), {"choices": [], "usage": usage}])
+    assert gist.counted() == Usage(None, 2, 0)
+    assert gist.tokens == 2
+    assert gist.whole()["usage"] == usage  # the caller sees what the backend said
+
+
+# -- whatever comes -----------------------------------------------------------------------------------
+
+jsons = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["choices", "delta", "usage", "content", "finish_reason", "text", "role", "index", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(events=st.lists(st.dictionaries(st.sampled_from(["choices", "usage", "id"]), jsons), max_size=5))
+@pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
+def test_no_event_crashes_it(kind: Kind, events: list[dict[str, Any]]) -> None:
+    gist = gathered(kind, events)
+    json.dumps(gist.whole())
+    assert gist.tokens >= 0
+    assert isinstance(gist.text, str)
+    assert gist.counted().cached_tokens >= 0
+
+
+def test_an_answer_has_a_greatest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gist_module, "MAX_CHARS", 1_000)
+    gathered(Kind.CHAT, chunks("x" * 500, "x" * 500))
+    with pytest.raises(AnswerTooLong, match="1000 characters"):
+        gathered(Kind.CHAT, chunks("x" * 500, "x" * 501))
+
+
+def test_fields_without_end_are_an_answer_too_long() -> None:
+    with pytest.raises(AnswerTooLong, match="fields"):
+        gathered(Kind.CHAT, [{f"x{i}": i} for i in range(10_000)])
+    with pytest.raises(AnswerTooLong, match="fields"):
+        gathered(Kind.CHAT, [{"choices": [{"delta": {f"x{i}": "y"}}]} for i in range(10_000)])
+    with pytest.raises(AnswerTooLong, match="fields"):
+        gathered(Kind.COMPLETION, [{"choices": [{f"x{i}": "y"}]} for i in range(10_000)])
