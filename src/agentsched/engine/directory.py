@@ -1,6 +1,7 @@
 """Which backend serves which model, as configured, as listed by the server, as taught by a 404."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from math import inf
 
 from agentsched.engine.queue import Choice
 from agentsched.model import Backend
@@ -11,6 +12,9 @@ RELIST_S = 30.0
 MAX_REFUSALS = 1_000
 """Most 404s remembered per backend; the oldest go first."""
 
+MAX_CHOICES = 1_000
+"""Most models whose backends are kept ready; beyond it the table starts anew."""
+
 
 class _Entry:
     __slots__ = ("answered", "asked_at", "backend", "configured", "listed", "pending", "refused")
@@ -18,7 +22,7 @@ class _Entry:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend.name
         self.configured = backend.models
-        self.listed: tuple[str, ...] | None = None
+        self.listed: dict[str, None] | None = None
         self.asked_at: float | None = None
         self.answered = False
         self.pending = False
@@ -28,16 +32,16 @@ class _Entry:
     def known(self) -> bool:
         return self.configured is not None or self.answered
 
-    def names(self) -> Sequence[str] | None:
+    def names(self) -> Collection[str] | None:
         """Return the names it serves, as the app calls them; None if any name may be tried."""
-        return tuple(self.configured) if self.configured is not None else self.listed
+        return self.configured if self.configured is not None else self.listed
 
     def serves(self, model: str | None, now: float) -> bool:
         if model is None:
             return True
         if not self.known or self.refused.get(model, now) > now:
             return False
-        names: Mapping[str, str] | Sequence[str] | None = self.configured or self.listed
+        names = self.names()
         return names is None or model in names
 
 
@@ -46,6 +50,9 @@ class Directory:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._entries = {backend.name: _Entry(backend) for backend in backends}
+        self._to_list = [entry for entry in self._entries.values() if entry.configured is None]
+        self._choices: dict[str | None, Choice] = {}
+        self._refused_until = -inf
 
     @property
     def pending(self) -> bool:
@@ -58,6 +65,16 @@ class Directory:
 
     def choice(self, model: str | None, tried: Sequence[str], now: float) -> Choice:
         """Return the backends that serve the model and are not in `tried`."""
+        if tried or now < self._refused_until:
+            return self._choose(model, tried, now)
+        found = self._choices.get(model)
+        if found is None:
+            if len(self._choices) >= MAX_CHOICES:
+                self._choices.clear()
+            found = self._choices[model] = self._choose(model, tried, now)
+        return found
+
+    def _choose(self, model: str | None, tried: Sequence[str], now: float) -> Choice:
         return tuple(
             name for name, entry in self._entries.items() if name not in tried and entry.serves(model, now)
         )
@@ -70,9 +87,8 @@ class Directory:
         """
         due = [
             entry
-            for entry in self._entries.values()
-            if entry.configured is None
-            and not entry.pending
+            for entry in self._to_list
+            if not entry.pending
             and (entry.asked_at is None or (missing and entry.asked_at + RELIST_S <= now))
         ]
         for entry in due:
@@ -83,14 +99,15 @@ class Directory:
         """Take a backend's answer; None if it gave none."""
         entry = self._entries[backend]
         entry.asked_at = now
-        entry.listed = models
+        entry.listed = None if models is None else dict.fromkeys(models)
         entry.answered, entry.pending = True, False
         entry.refused.clear()
+        self._choices.clear()
 
     def refuse(self, backend: str, model: str, now: float) -> None:
         """Take a 404 for a model."""
         refused = self._entries[backend].refused
         refused.pop(model, None)
-        refused[model] = now + RELIST_S
+        refused[model] = self._refused_until = now + RELIST_S
         if len(refused) > MAX_REFUSALS:
             del refused[next(iter(refused))]

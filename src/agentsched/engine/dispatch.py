@@ -58,15 +58,17 @@ def price(
 
     A cost that raises or is not a number makes its backend the last choice.
     """
-    prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
-    decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
+    prefill_s, decode_s = PRIOR_PREFILL_S, PRIOR_DECODE_S
+    if not all(backend.speed.known for backend in fitting):
+        prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
+        decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
     prices: dict[str, float] = {}
     for backend in fitting:
         try:
             cost = policy.cost(job, backend.load(prefill_s, decode_s))
+            prices[backend.name] = inf if isnan(cost) else cost
         except Exception:  # a user's cost function; half a decision would lose other calls' answers
-            cost = inf
-        prices[backend.name] = inf if isnan(cost) else cost
+            prices[backend.name] = inf
     return prices
 
 

@@ -248,11 +248,12 @@ class Engine:
 
     def _dispatch(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
-        while True:
+        self._dispatchable = False
+        self._blocked_until = inf
+        while self.queue:
             found = look(self.queue, self.requests, self.backends, self.now)
             if found.row is None:
                 self._blocked_until = found.blocked_until
-                self._dispatchable = False
                 return
             prices = price(self.policy, found.row.job, found.fitting, self.backends)
             backend = min(found.fitting, key=lambda b: (prices[b.name], b.started, b.index))
@@ -319,6 +320,8 @@ class Engine:
 
     def _expire(self) -> None:
         """End what has passed its deadline."""
+        if not self._deadlines:
+            return
         for request_id in self._deadlines.due(self.now, self.requests):
             row = self.requests[request_id]
             self._stop(row)
@@ -327,7 +330,8 @@ class Engine:
 
     def _arm(self) -> None:
         """Ask to be woken at the next deadline or when a rate limit allows the next start."""
-        wanted = min(self._deadlines.next(self.requests), self._blocked_until)
+        next_deadline = self._deadlines.next(self.requests) if self._deadlines else inf
+        wanted = min(next_deadline, self._blocked_until)
         if wanted < self.wake_at:
             self.wake_at = wanted
             self._out.append(WakeAt(wanted))

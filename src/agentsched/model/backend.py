@@ -81,12 +81,12 @@ def _checked_url(base_url: object) -> SplitResult:
         raise UsageError(f"Backend: {base_url!r} is not {right}: {error}") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise UsageError(f"Backend: {base_url!r} is not {right}")
+    if url.query or url.fragment:
+        raise UsageError("Backend: base_url must end with its path: no query, no fragment")
     if url.path.rstrip("/").endswith(("/completions", "/embeddings", "/responses", "/models")):
         raise UsageError(
             f"Backend: {base_url!r} is one endpoint; give the API root, which most often ends in /v1"
         )
-    if url.query or url.fragment:
-        raise UsageError("Backend: base_url must end with its path: no query, no fragment")
     return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower())
 
 

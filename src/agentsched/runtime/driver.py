@@ -104,7 +104,8 @@ class Driver:
         """Let the engine handle an event of now, and set going what it commands."""
         with self.lock:
             self._take(event)
-            self._sweep()
+            if self._dropped or len(self._loops) > 1:
+                self._sweep()
 
     def _take(self, event: Callable[[float], Event]) -> None:
         for command in self.engine.handle(event(self.clock())):

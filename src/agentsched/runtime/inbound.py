@@ -35,14 +35,18 @@ def _stream_type(stack: Stack) -> type[Any]:
             try:
                 chunk = await self._call.spool.read()
             except BaseException:
-                self._driver.cancel(self._call)
+                self._leave()
                 raise
             if chunk is None:
+                self._leave()
                 raise StopAsyncIteration
             return chunk
 
         async def aclose(self) -> None:
-            self._finalizer.detach()
+            self._leave()
+
+        def _leave(self) -> None:
+            self._finalizer.detach()  # it would keep the call, and with an error's traceback all of this, for ever
             self._driver.cancel(self._call)
 
     return AnswerStream

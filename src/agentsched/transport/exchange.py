@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from agentsched.model import Failure, FailureKind, Usage
 from agentsched.model.value import record
 from agentsched.transport.gist import AnswerTooLong, Gist
-from agentsched.transport.incoming import Incoming, Kind
+from agentsched.transport.incoming import CHARS_PER_TOKEN, Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing
 from agentsched.transport.refusal import Broken, Head, in_band, raised, refused
@@ -92,7 +92,7 @@ class Exchange:
         self._outgoing = outgoing
         self._sink = sink
         self._connect_s = 0.0
-        self._reported = -1
+        self._report_at = 1
         self._gist = Gist(incoming.kind)
 
     async def run(self) -> Ended | None:
@@ -161,13 +161,15 @@ class Exchange:
     def _request(self) -> Any:
         outgoing = self._outgoing
         extensions = {"timeout": {**self._incoming.timeout, "pool": None}, "trace": self._trace()}
-        return self._stack.Request(
-            outgoing.method,
-            outgoing.url,
-            headers=outgoing.headers,
-            content=outgoing.content,
-            extensions=extensions,
+        content = outgoing.content
+        stream = self._stack.ByteStream(content)  # content= would normalise all headers a second time
+        request = self._stack.Request(
+            outgoing.method, outgoing.url, headers=outgoing.headers, stream=stream, extensions=extensions
         )
+        if content or outgoing.method in ("POST", "PUT", "PATCH"):
+            request.headers["content-length"] = str(len(content))
+        request.read()
+        return request
 
     def _trace(self) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
         started = 0.0
@@ -221,11 +223,15 @@ class Exchange:
             shown = self._shown(event, payload)
             if shown is not None:
                 self._show(shown, head)
-        tokens = self._gist.tokens
-        if tokens and (self._reported <= 0 or tokens >= self._reported + PROGRESS_TOKENS):
-            self._reported = tokens
-            self._sink.progressed(tokens, self._connect_s)
+        gist, due = self._gist, self._report_at
+        if gist.pieces >= due or gist.chars >= due * CHARS_PER_TOKEN or gist.usage is not None:
+            self._report(gist.tokens)
         return False
+
+    def _report(self, tokens: int) -> None:
+        if tokens >= self._report_at:
+            self._report_at = tokens + PROGRESS_TOKENS
+            self._sink.progressed(tokens, self._connect_s)
 
     def _show(self, shown: bytes, head: Head) -> None:
         if not self._sink.delivered:
@@ -287,7 +293,7 @@ class Exchange:
 
 def _object(content: bytes, what: str) -> dict[str, Any]:
     try:
-        found = loads(content)
+        found: Any = loads(content)
     except ValueError:
         raise Broken(FailureKind.PROTOCOL, f"{what} is not JSON") from None
     if not isinstance(found, dict):
@@ -311,7 +317,10 @@ async def _close(what: Any) -> None:
 
 
 def _is_event_stream(head: Head) -> bool:
-    return any(n.lower() == b"content-type" and b"event-stream" in v.lower() for n, v in head.headers)
+    for name, value in head.headers:
+        if name.lower() == b"content-type":
+            return b"event-stream" in value.lower()
+    return False
 
 
 def _without_type(head: Head) -> list[tuple[bytes, bytes]]:

@@ -29,6 +29,7 @@ class Gist:
     """The events of one streamed chat or text completion, taken in one by one.
 
     Attributes:
+        pieces, chars: how many pieces of text came, reasoning included, and their characters.
         finished: whether a finish reason was seen.
         usage: as reported; None until it is.
     """
@@ -37,12 +38,14 @@ class Gist:
         self._kind = kind
         self._head: dict[str, Any] = {}
         self._known: set[str] = set()
+        self._shape: tuple[str, ...] = ()
+        self._choice_shape: tuple[str, ...] = ()
         self._choice_known: set[str] = set()
         self._texts: dict[str, list[str]] = {}
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
         self._ends: dict[str, Any] = {}
-        self._chars = 0
-        self._pieces = 0
+        self.chars = 0
+        self.pieces = 0
         self.finished = False
         self.usage: dict[str, Any] | None = None
 
@@ -55,7 +58,7 @@ class Gist:
     def tokens(self) -> int:
         """Output tokens so far: as reported, else estimated from pieces and characters."""
         reported = None if self.usage is None else _count(self.usage, "completion_tokens")
-        return reported if reported is not None else max(self._pieces, self._chars // CHARS_PER_TOKEN)
+        return reported if reported is not None else max(self.pieces, self.chars // CHARS_PER_TOKEN)
 
     def take(self, event: dict[str, Any]) -> None:
         """Take in the payload of one event.
@@ -63,6 +66,10 @@ class Gist:
         Raises:
             AnswerTooLong: if the text, or the number of different fields, exceeds its bound.
         """
+        shape = tuple(event)
+        if shape == self._shape and self._continued(event):
+            return
+        self._shape = shape
         if not self._known.issuperset(event):
             self._known.update(event)
             _bound(self._known)
@@ -78,6 +85,19 @@ class Gist:
             if isinstance(choice, dict):
                 self._take_choice(choice)
 
+    def _continued(self, event: dict[str, Any]) -> bool:
+        """Take in the commonest event, one more piece of the answer's text; return whether it was one."""
+        try:
+            (choice,) = event["choices"]
+            ((name, piece),) = choice["delta"].items()
+            alike = choice["finish_reason"] is None and tuple(choice) == self._choice_shape
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        if not alike or name != "content" or type(piece) is not str or event.get("usage") is not None:
+            return False
+        self._take_text(name, piece)
+        return True
+
     def _take_choice(self, choice: Any) -> None:
         delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
         if isinstance(delta, dict):
@@ -87,6 +107,7 @@ class Gist:
                 else:
                     self._message[name] = piece
                     _bound(self._message)
+        self._choice_shape = tuple(choice)
         ends = choice.get("finish_reason") is not None
         if ends or not self._choice_known.issuperset(choice):
             self.finished = self.finished or ends
@@ -102,9 +123,9 @@ class Gist:
             pieces = self._texts[name] = []
             _bound(self._texts)
         pieces.append(piece)
-        self._chars += len(piece)
-        self._pieces += bool(piece)
-        if self._chars > MAX_CHARS:
+        self.chars += len(piece)
+        self.pieces += bool(piece)
+        if self.chars > MAX_CHARS:
             raise AnswerTooLong(f"an answer of more than {MAX_CHARS} characters")
 
     def counted(self) -> Usage:

@@ -37,7 +37,7 @@ class Outgoing:
     """A request to one backend.
 
     Attributes:
-        url, headers: the HTTP stack's own `URL` and `Headers`.
+        url, headers: the HTTP stack's own `URL` and `Headers`; complete but for the content's length.
         streamed: whether events are asked for.
         hide_usage: whether the usage event is ours alone and must not reach the caller.
         model_back: the name to put where the backend's name for the model stands; None if they are the same.
@@ -77,10 +77,11 @@ class Addressing:
         served = model if model is None or backend.models is None else backend.models.get(model, model)
         if served != model:
             added["model"] = dumps(served)
+        url = self._url(backend.base_url + incoming.path)
         return Outgoing(
             method=incoming.method,
-            url=self._url(backend.base_url + incoming.path),
-            headers=self._header_set(incoming, backend, streamed=streamed),
+            url=url,
+            headers=self._header_set(incoming, backend, url, streamed=streamed),
             content=with_fields(incoming.content, incoming.body, added) if added else incoming.content,
             streamed=streamed,
             hide_usage="stream_options" in added,
@@ -93,11 +94,12 @@ class Addressing:
             made = _remember(self._urls, url, self._stack.URL(url))
         return made
 
-    def _header_set(self, incoming: Incoming, backend: Backend, *, streamed: bool) -> Any:
+    def _header_set(self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool) -> Any:
         key = (tuple(incoming.headers), backend.name, streamed)
         made = self._headers.get(key)
         if made is None:
-            made = _remember(self._headers, key, self._stack.Headers(_headers(incoming, backend, streamed)))
+            headers = [(b"host", url.netloc), *_headers(incoming, backend, streamed)]
+            made = _remember(self._headers, key, self._stack.Headers(headers))
         return made
 
 

@@ -106,7 +106,7 @@ def _retry_after(head: Head) -> float | None:
 
 
 def _message(content: bytes) -> str:
-    """Return the error message of an answer, short."""
+    """Return the error message of an answer, short and on one line."""
     try:
         found: Any = loads(content)
         error: Any = found.get("error", found)
@@ -115,4 +115,4 @@ def _message(content: bytes) -> str:
         )
     except (ValueError, AttributeError):
         message = content.decode("utf-8", "replace")
-    return str(message)[:300]
+    return " ".join(str(message)[:1_000].split())[:300]
