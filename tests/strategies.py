@@ -39,6 +39,8 @@ tokens = st.integers(0, 100_000)
 labels = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 model_lists = st.lists(st.sampled_from(SERVED), min_size=1, unique=True).map(tuple)
 
+model_maps = model_lists.map(lambda names: {name: f"org/{name}" for name in names})
+
 requests = st.builds(
     Request,
     id=labels,
@@ -99,7 +101,7 @@ def fleets(draw: st.DrawFn, most: int = 3) -> list[Backend]:
         Backend(
             f"http://{name}:8000/v1",
             name=name,
-            models=draw(maybe(model_lists)),
+            models=draw(maybe(model_lists | model_maps)),
             max_concurrency=draw(maybe(st.integers(1, 3))),
             rpm=draw(maybe(st.integers(1, 4))),
             tpm=draw(maybe(st.sampled_from([60, 300, 1_000]))),

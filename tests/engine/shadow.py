@@ -188,6 +188,8 @@ class Shadow:
                     assert at > self.now, "a wake-up that is due already would ring for ever"
                     self.armed = min(self.armed, at)
         assert listed == self._asks
+        if newcomer is not None and newcomer in self.waiting:
+            assert len(self.waiting) <= self.max_queued, "it was let in though too many wait"
         for request_id in self._ends:
             assert self.calls[request_id].end is not None, f"{request_id} should have ended"
         self._check_rest()

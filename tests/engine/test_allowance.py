@@ -87,6 +87,18 @@ def test_a_call_larger_than_the_limit_waits_for_a_quiet_minute() -> None:
     assert bench.wake(130.0) == [Start(4, "small", "a")]
 
 
+@pytest.mark.parametrize("how", ["cancel", "expire"])
+def test_when_a_large_call_gives_up_those_behind_it_start_at_once(how: str) -> None:
+    bench = Bench(*fleet(a={"tpm": 100}))
+    bench.submit("r1", 0.0, **SIZE)
+    bench.submit("large", 1.0, input_tokens=500, deadline=9.0)
+    assert bench.submit("r2", 2.0, **SIZE) == []
+    if how == "cancel":
+        assert bench.cancel("large", 3.0) == [cancelled("large"), Start(2, "r2", "a")]
+    else:
+        assert bench.wake(9.0)[:2] == [expired("large"), Start(2, "r2", "a")]
+
+
 def test_both_limits_must_allow() -> None:
     bench = Bench(*fleet(a={"rpm": 1, "tpm": 1_000}))
     bench.submit("r1", 0.0, **SIZE)

@@ -116,6 +116,18 @@ def test_a_call_whose_loop_closed_takes_its_place_among_many() -> None:
     assert bench.engine.requests == {}
 
 
+def test_a_backend_counts_its_own_failures_only() -> None:
+    """The call's fault and the app's are not the backend's."""
+    bench = Bench(*fleet(a={}))
+    for attempt_id, kind in enumerate(FailureKind, start=1):
+        bench.submit(f"r{attempt_id}", model=None)
+        bench.fail(attempt_id, kind=kind, delivered=True)
+    row = bench.engine.backends["a"]
+    assert row.failed == len(FailureKind) - 2
+    assert row.last_failure is not None
+    assert row.last_failure.kind is FailureKind.UNKNOWN_MODEL
+
+
 # -- a model that is not there -----------------------------------------------------------------------------
 
 

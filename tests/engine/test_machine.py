@@ -28,8 +28,8 @@ from tests.strategies import MODELS, fleets, maybe, model_lists
 KEPT_STORIES = 5
 EARLY_QUERY, LATE_QUERY = "q0", "q1"
 
-waits = st.sampled_from([0.0, 0.0, 0.25, 1.0, 7.0, 31.0, 61.0])
-"""Seconds between two events: within a minute, past the life of a list, past a minute."""
+waits = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.25, 1.0, 1.0, 7.0, 31.0, 61.0, -3.0])
+"""Seconds between two events: within a minute, past the life of a list, past a minute, before the last one."""
 
 which = st.integers(0, 1_000)
 """Picks one of however many there are."""
@@ -46,12 +46,20 @@ def _as_they_came(_: Request) -> float:
 class EngineMachine(RuleBasedStateMachine):
     """One engine and its shadow."""
 
-    @initialize(fleet=fleets(), max_queued=st.sampled_from([0, 2, 1_000]), shortest_first=st.booleans())
-    def build(self, fleet: list[Backend], max_queued: int, shortest_first: bool) -> None:
+    @initialize(
+        fleet=fleets(),
+        max_queued=st.sampled_from([0, 2, 1_000]),
+        shortest_first=st.booleans(),
+        max_calls=maybe(st.integers(1, 3)),
+    )
+    def build(
+        self, fleet: list[Backend], max_queued: int, shortest_first: bool, max_calls: int | None
+    ) -> None:
         policy = Policy(rank=lambda job: job.input_tokens) if shortest_first else Policy.fcfs()
         self.engine = Engine(fleet, policy=policy, max_queued=max_queued, kept_stories=KEPT_STORIES)
         self.shadow = Shadow(fleet, max_queued, rank=_shortest if shortest_first else _as_they_came)
         self.opened: set[str] = set()
+        self.open_query(EARLY_QUERY, max_calls)
 
     def feed(self, event: Event) -> None:
         commands = self.engine.handle(event)
@@ -76,7 +84,7 @@ class EngineMachine(RuleBasedStateMachine):
         model=st.sampled_from(MODELS),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         deadline_s=maybe(st.sampled_from([-1.0, 0.0, 0.5, 5.0, 45.0, 90.0])),
-        query=st.sampled_from([None, EARLY_QUERY, LATE_QUERY]),
+        query=st.sampled_from([None, EARLY_QUERY, EARLY_QUERY, LATE_QUERY]),
         input_tokens=st.sampled_from([0, 5, 30, 70, 400]),
         max_tokens=maybe(st.sampled_from([1, 20, 90])),
         copies=st.sampled_from([1, 1, 1, 4]),
@@ -110,15 +118,19 @@ class EngineMachine(RuleBasedStateMachine):
         request_id = f"r{number % (len(self.shadow.calls) + 1)}"
         self.feed(Cancelled(at=self.later(wait), request_id=request_id, reason=reason))
 
-    @rule(query=st.sampled_from([EARLY_QUERY, LATE_QUERY]), max_calls=maybe(st.integers(1, 3)))
-    def open_query(self, query: str, max_calls: int | None) -> None:
+    @precondition(lambda self: LATE_QUERY not in self.opened)
+    @rule(max_calls=maybe(st.integers(1, 3)))
+    def open_late_query(self, max_calls: int | None) -> None:
         """Before any of its calls, as the shell does."""
-        assume(query not in self.opened)
-        assume(not any(call.request.query == query for call in self.shadow.calls.values()))
+        assume(not any(call.request.query == LATE_QUERY for call in self.shadow.calls.values()))
+        self.open_query(LATE_QUERY, max_calls)
+
+    def open_query(self, query: str, max_calls: int | None) -> None:
         self.opened.add(query)
         opened = Query(id=query, workflow="w", max_calls=max_calls)
         self.feed(QueryOpened(at=self.shadow.now, query=opened))
 
+    @precondition(lambda self: len(self.shadow.calls) > 8)
     @rule(query=st.sampled_from([EARLY_QUERY, LATE_QUERY]))
     def close_query(self, query: str) -> None:
         assume(query in self.opened)
@@ -225,4 +237,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(max_examples=150, stateful_step_count=40)
+TestEngine.settings = settings(max_examples=300, stateful_step_count=40)

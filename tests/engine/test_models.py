@@ -96,6 +96,22 @@ def test_a_new_list_loses_nobody_who_waits() -> None:
         ]
 
 
+def test_those_whom_a_list_rejects_are_told_in_the_order_of_the_queue() -> None:
+    bench = Bench(A)
+    for name, priority in [("first", 3), ("third", 1), ("second", 2), ("fourth", 0)]:
+        bench.submit(name, model="absent", priority=priority)
+    assert bench.listed("a", 1.0, "m") == [
+        rejected(name, Reason.UNKNOWN_MODEL) for name in ("first", "second", "third", "fourth")
+    ]
+
+
+def test_a_failed_call_has_nobody_asked_again() -> None:
+    bench = Bench(A)
+    bench.submit("r1", 0.0)
+    bench.listed("a", 1.0, "m")
+    assert bench.fail(1, 100.0) == [failed("r1", FailureKind.ERROR, "a")]
+
+
 def test_a_list_that_no_longer_names_the_model_rejects_those_who_wait() -> None:
     bench = Bench(Backend("http://a/v1", name="a", max_concurrency=1))
     bench.submit("r1")

@@ -160,6 +160,15 @@ def test_a_rank_that_is_no_number_is_the_policys_fault_and_leaves_no_trace() -> 
     assert bench.submit("r1") == [Start(1, "r1", "a")]
 
 
+def test_a_rank_that_raises_leaves_no_trace_either() -> None:
+    bench = Bench(*fleet(a={}), policy=Policy(rank=lambda job: 1 / job.priority))
+    with pytest.raises(ZeroDivisionError):
+        bench.submit("r1")
+    bench.engine.check()
+    assert bench.engine.requests == {}
+    assert bench.submit("r1", priority=1) == [Start(1, "r1", "a")]
+
+
 # -- how many may wait -------------------------------------------------------------------------------------
 
 

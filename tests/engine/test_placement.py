@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from agentsched.model import BackendLoad, Job
 from agentsched.policy import Policy
 from agentsched.predict.lengths import PRIOR_TOKENS
 from agentsched.predict.speed import BATCH_SLOPE, PRIOR_DECODE_S, PRIOR_PREFILL_S
-from tests.engine.bench import Bench, fleet
+from tests.engine.bench import Bench, completed, fleet
 
 
 def prices(bench: Bench, request_id: str) -> Mapping[str, float]:
@@ -133,6 +134,15 @@ def test_what_was_never_measured_counts_as_the_mean_of_the_others() -> None:
     assert prices(bench, "r3") == pytest.approx(cost)
 
 
+def test_what_was_measured_in_part_counts_as_the_others_for_the_rest() -> None:
+    bench = taught({"a": 0.01}, {"a": 0.1})
+    half = Bench(*fleet(a={}, b={}))
+    half.engine.backends["a"].speed = bench.engine.backends["a"].speed
+    half.engine.backends["b"].speed.observe_prefill(1_000, 3.0)
+    half.submit("r1", 900.0, input_tokens=10, max_tokens=20)
+    assert prices(half, "r1") == pytest.approx({"a": 10 * 0.01 + 20 * 0.1, "b": 10 * 0.003 + 20 * 0.1})
+
+
 def test_queueing_behind_prompts_is_not_held_against_the_speed() -> None:
     """Two prompts are read one after the other: the second took both, and says so."""
     bench = Bench(*fleet(a={}))
@@ -173,6 +183,13 @@ def test_times_that_say_nothing_are_not_learned_but_lengths_are() -> None:
     assert bench.engine.lengths.expected(("m", None, None), None) == 700
 
 
+def test_an_empty_answer_says_nothing_about_lengths() -> None:
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1", 0.0)
+    bench.finish(1, 1.0, output_tokens=0)
+    assert len(bench.engine.lengths) == 0
+
+
 def test_an_answer_that_came_at_once_teaches_no_pace() -> None:
     bench = Bench(*fleet(a={}))
     bench.submit("r1", 0.0)
@@ -209,11 +226,34 @@ def test_where_the_backend_counts_nothing_the_stream_is_counted() -> None:
     assert bench.engine.lengths.expected(("m", None, None), None) == 33
 
 
-@pytest.mark.parametrize("bad", [nan, inf])
-def test_a_price_that_is_no_number_loses(bad: float) -> None:
+@pytest.mark.parametrize("bad", [nan, inf, None, "cheap"])
+def test_a_price_that_is_no_number_loses(bad: Any) -> None:
     bench = Bench(*fleet(a={}, b={}), policy=Policy(cost=lambda _job, load: bad if load.name == "a" else 1e9))
     assert bench.submit("r1") == [Start(1, "r1", "b")]
     assert prices(bench, "r1") == {"a": inf, "b": 1e9}
+
+
+def test_a_price_that_raises_loses_and_harms_nobody() -> None:
+    def cost(job: Job, load: BackendLoad) -> float:
+        return 1.0 if load.name == "b" or job.step is None else 1 / 0
+
+    bench = Bench(*fleet(a={"max_concurrency": 1}, b={"max_concurrency": 1}), policy=Policy(cost=cost))
+    assert bench.submit("r1", step="hard") == [Start(1, "r1", "b")]
+    assert bench.submit("r2", step="hard") == [Start(2, "r2", "a")], "the last choice is a choice"
+    assert bench.submit("r3", step="hard") == []
+    assert bench.finish(2) == [completed("r2", "a"), Start(3, "r3", "a")]
+
+
+def test_a_changing_batch_is_averaged_over_time() -> None:
+    """Alone for 5 s, by two for 2 s, alone for 3 s: 12 call-seconds in 10 s."""
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1", 0.0)
+    bench.progress(1, 1.0, 1)
+    bench.submit("r2", 6.0)
+    bench.cancel("r2", 8.0)
+    bench.finish(1, 11.0, output_tokens=101)
+    alone = 10.0 / 100 / (1 + BATCH_SLOPE * 0.2)
+    assert bench.engine.backends["a"].speed.decode_s == pytest.approx(alone)
 
 
 def test_the_policy_sees_the_load() -> None:

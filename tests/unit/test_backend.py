@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentsched.errors import UsageError
+from agentsched.errors import UnknownOption, UsageError
 from agentsched.model import Backend
 
 URL = "http://gpu-a:8000/v1"
@@ -76,7 +76,7 @@ def test_white_space_inside_an_address_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://gpu-a/v1?version=hunter2", "http://gpu-a/v1#hunter2", "http://gpu-a?key=hunter2"]
+    "url", ["http://gpu-a/v1?version=hunter2", "http://gpu-a/v1/models#hunter2", "http://gpu-a?key=hunter2"]
 )
 def test_query_and_fragment_are_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match="must end with its path: no query, no fragment") as caught:
@@ -100,6 +100,12 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(url: str) -> Non
     with pytest.raises(UsageError, match="put credentials into api_key=") as caught:
         Backend(url)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings/", "responses", "models"])
+def test_the_address_of_one_endpoint_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="is one endpoint; give the API root, which most often ends in /v1"):
+        Backend(f"http://gpu-a/v1/{path}")
 
 
 # -- keys --------------------------------------------------------------------------------------------------
@@ -227,8 +233,14 @@ def test_a_backend_is_a_value() -> None:
 def test_everything_but_the_address_is_named() -> None:
     with pytest.raises(TypeError):
         Backend(URL, "key")  # type: ignore[misc]
-    with pytest.raises(TypeError, match="max_parallel"):
-        Backend(URL, max_parallel=3)  # type: ignore[call-arg]
+    with pytest.raises(
+        UnknownOption, match=r"unknown option max_concurency \(did you mean max_concurrency\?\)"
+    ):
+        Backend(URL, max_concurency=3)  # type: ignore[call-arg]
+    with pytest.raises(
+        UnknownOption, match="the options are api_key, models, max_concurrency, rpm, tpm, name"
+    ):
+        Backend(URL, weight=3)  # type: ignore[call-arg]
 
 
 anything = st.recursive(

@@ -1,7 +1,11 @@
 """Directory: who serves what, as configured, as listed, as refused; and when lists are asked for."""
 
-from agentsched.engine.directory import MAX_REFUSALS, RELIST_S, Directory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentsched.engine.directory import MAX_CHOICES, MAX_REFUSALS, RELIST_S, Directory
 from agentsched.model import Backend
+from tests.strategies import MODELS, maybe, model_lists
 
 
 def backend(name: str, models: object = None) -> Backend:
@@ -120,3 +124,55 @@ def test_refusals_are_bounded_and_the_oldest_go_first() -> None:
     assert directory.choice("m0", (), 3.0) == ()
     assert directory.choice("m2", (), 3.0) == ()
     assert directory.choice("one more", (), 3.0) == ()
+
+
+def test_kept_choices_are_bounded_and_stay_right() -> None:
+    directory = asked(backend("a"), backend("b", ["m1"]))
+    directory.listed("a", None, 0.0)
+    for number in [*range(2 * MAX_CHOICES + 10), 1, 0]:
+        assert directory.choice(f"m{number}", (), 0.0) == (("a", "b") if number == 1 else ("a",))
+        assert len(directory._choices) <= MAX_CHOICES
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["look", "look", "look", "refuse", "list"]),
+        st.sampled_from([0.0, 0.0, 1.0, RELIST_S - 1, RELIST_S]),
+        st.sampled_from(MODELS),
+        st.sampled_from("abc"),
+        maybe(model_lists | st.just(())),
+    ),
+    max_size=40,
+)
+
+
+@given(maybe(model_lists), steps)
+def test_who_serves_what_is_what_the_past_says(
+    configured: tuple[str, ...] | None,
+    steps: list[tuple[str, float, str | None, str, tuple[str, ...] | None]],
+) -> None:
+    """The oracle looks through all that was ever said."""
+    directory = Directory([backend("a", configured), backend("b"), backend("c")])
+    lists: dict[str, tuple[str, ...] | None] = {}
+    refused: dict[tuple[str, str], float] = {}
+    now = 0.0
+    for what, wait, model, name, models in steps:
+        now += wait
+        if what == "refuse" and model is not None:
+            directory.refuse(name, model, now)
+            refused[name, model] = now
+        elif what == "list":
+            directory.listed(name, models, now)
+            lists[name] = models
+            refused = {key: at for key, at in refused.items() if key[0] != name}
+        expected: list[str] = []
+        for each in "abc":
+            if model is not None:
+                if now < refused.get((each, model), -RELIST_S) + RELIST_S:
+                    continue
+                known = configured if each == "a" and configured is not None else lists.get(each, ())
+                if known is not None and model not in known:
+                    continue
+            expected.append(each)
+        assert directory.choice(model, (), now) == tuple(expected)
+        assert directory.choice(model, ("b",), now) == tuple(each for each in expected if each != "b")

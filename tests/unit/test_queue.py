@@ -2,7 +2,7 @@
 
 from bisect import insort
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -95,6 +95,22 @@ def test_order_is_priority_then_rank_then_arrival() -> None:
         queue.remove(("a",), key)
         served.append(request_id)
     assert served == ["r3", "r1", "r2", "r4", "r0"]
+
+
+@given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
+def test_whoever_leaves_the_others_keep_their_order(order: list[int], leaving: set[int]) -> None:
+    """They leave unseen, so that the lane clears up in the middle of its heap."""
+    queue = Queue()
+    for number in order:
+        queue.push(("a",), (0, 0.0, number), f"r{number}")
+    for number in sorted(leaving):
+        queue.remove(("a",), (0, 0.0, number))
+    served: list[int] = []
+    while queue:
+        key, _ = queue.lanes["a",].head()
+        queue.remove(("a",), key)
+        served.append(key[2])
+    assert served == sorted(set(range(12)) - leaving)
 
 
 def test_an_entry_put_back_is_there_once() -> None:

@@ -39,3 +39,14 @@ def test_keeping_none_is_fine() -> None:
 def test_a_line_is_readable() -> None:
     assert str(Entry(1.5, "started", {"backend": "a", "ahead": 2})) == "1.500 started (backend=a, ahead=2)"
     assert str(Entry(0.0, "queued", {})) == "0.000 queued"
+
+
+def test_a_line_is_short_and_leaves_out_what_is_not_known() -> None:
+    facts = {"expected_finish_s": {"a": 1.23456, "b": 2.0}, "status": None, "tokens": 12_345}
+    assert (
+        str(Entry(0.0, "started", facts)) == "0.000 started (expected_finish_s={a: 1.23, b: 2}, tokens=12345)"
+    )
+
+
+def test_a_line_may_count_from_the_beginning_of_its_story() -> None:
+    assert Entry(101.5, "started", {}).since(100.0) == "1.500 started"

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -230,17 +231,24 @@ class Driver:
 
 async def _closed(row: LoopRow) -> None:
     """Close what a loop has open, on that loop, unless it stops first."""
-    closing = row.aclose()
-    if row.loop is asyncio.get_running_loop():
-        return await closing
-    try:
-        there = asyncio.run_coroutine_threadsafe(closing, row.loop)
-    except RuntimeError:  # it has closed, and all it had open with it
-        return closing.close()
-    done = asyncio.wrap_future(there)
-    while row.loop.is_running() and not done.done():
-        await asyncio.wait([done], timeout=STOPPED_S)
-    return None
+    here = asyncio.get_running_loop()
+    if row.loop is here:
+        await row.aclose()
+        return
+    done = asyncio.Event()
+
+    def tell(_: asyncio.Task[None]) -> None:
+        with suppress(RuntimeError):  # nobody waits here any more
+            here.call_soon_threadsafe(done.set)
+
+    def close() -> None:
+        row.loop.create_task(row.aclose()).add_done_callback(tell)
+
+    with suppress(RuntimeError):  # it has closed, and all it had open with it
+        row.loop.call_soon_threadsafe(close)
+    while row.loop.is_running() and not done.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), STOPPED_S)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -23,10 +23,10 @@ class JournalFile:
 
     def write(self, line: str) -> None:
         """Append a line; the first failure ends the journal, not the app."""
-        if self._file.closed:
-            return
         try:
             self._file.write(line)
+        except ValueError:
+            pass  # it is closed
         except OSError as error:
             log.warning("journal %s ends here: %s", self._file.name, error.strerror)
             self.close()
