@@ -272,6 +272,9 @@ class Rig:
             **options,
         )
         self.client: AsyncOpenAI = self.scheduler.openai()
+        self.client._platform = (
+            "Linux"  # it would be looked up in a thread, and calls could overtake each other
+        )
 
     def __getitem__(self, name: str) -> FakeBackend:
         return self.fleet[name]

@@ -9,6 +9,7 @@ import asyncio
 import statistics
 import sys
 import time
+from itertools import cycle
 from typing import Any
 
 from openai import AsyncOpenAI
@@ -20,19 +21,19 @@ CALLS = 1_500
 WARM_UP = 200
 EVENTS = 16
 MORE_EVENTS = 80
-PROMPT: list[Any] = [{"role": "user", "content": "all work and no play " * 490}]
+PROMPTS: list[Any] = [[{"role": "user", "content": "all work and no play " * (470 + n)}] for n in range(40)]
 FLOOR_MS = 0.3
 SHARE = 0.35
 
 
-async def call_ms(client: AsyncOpenAI, *, stream: bool) -> float:
+async def call_ms(client: AsyncOpenAI, messages: Any, *, stream: bool) -> float:
     """Return the milliseconds of one operation."""
     start = time.perf_counter()
     if stream:
-        async for _ in await client.chat.completions.create(model="m", messages=PROMPT, stream=True):
+        async for _ in await client.chat.completions.create(model="m", messages=messages, stream=True):
             pass
     else:
-        await client.chat.completions.create(model="m", messages=PROMPT)
+        await client.chat.completions.create(model="m", messages=messages)
     took = time.perf_counter() - start
     for _ in range(5):
         await asyncio.sleep(0)  # what the call leaves to be done is not the next one's cost
@@ -52,8 +53,8 @@ async def compare(events: int, *, stream: bool, calls: int = CALLS) -> tuple[flo
     async with Scheduler(fleet, upstream=upstream) as scheduler:
         scheduled = scheduler.openai()
         pairs = [
-            (await call_ms(plain, stream=stream), await call_ms(scheduled, stream=stream))
-            for _ in range(calls + WARM_UP)
+            (await call_ms(plain, prompt, stream=stream), await call_ms(scheduled, prompt, stream=stream))
+            for prompt, _ in zip(cycle(PROMPTS), range(calls + WARM_UP), strict=False)
         ]
     counted = pairs[WARM_UP:]
     return (

@@ -217,7 +217,9 @@ class Shadow:
                 if self.calls[event.request_id].end is None:
                     self._ends[event.request_id] = (Outcome.CANCELLED, event.reason)
             case ModelsListed():
-                self.lists[event.backend] = event.models
+                self.lists[event.backend] = (
+                    event.models if event.models is not None else self.lists.get(event.backend)
+                )
                 self.asked_at[event.backend] = self.now
                 self.pending.discard(event.backend)
                 self.refused = {key: at for key, at in self.refused.items() if key[0] != event.backend}
@@ -258,13 +260,13 @@ class Shadow:
         assert backend is not None
         assert call.use is not None
         call.last_failure = failure
-        if failure.kind is FailureKind.REFUSED:
+        if failure.kind in (FailureKind.REFUSED, FailureKind.UNSENDABLE):
             call.use.requests = call.use.tokens = 0
         if failure.kind is FailureKind.UNKNOWN_MODEL and model is not None:
             self.refused[backend, model] = self.now + BELIEVED_S
         if failure.kind is not FailureKind.OWNER_GONE:
             call.tried.append(backend)
-        if failure.delivered or failure.kind is FailureKind.INVALID:
+        if failure.delivered or failure.kind in (FailureKind.INVALID, FailureKind.UNSENDABLE):
             self._ends[call.request.id] = (Outcome.FAILED, None)
         else:
             self._enqueue(call)

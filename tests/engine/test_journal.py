@@ -284,7 +284,7 @@ def as_text(steps: Iterable[tuple[Event, list[Command]]]) -> list[str]:
 def test_the_recorded_run_leads_to_the_same_decisions() -> None:
     journal, decisions = GOLDEN / "mixed.jsonl", GOLDEN / "mixed.commands"
     if os.environ.get("AGENTSCHED_RECORD"):
-        lines, play = recorded(fleet(), seed=20, steps=300, max_queued=1)
+        lines, play = recorded(fleet(), seed=21, steps=300, max_queued=1)
         journal.write_text("".join(lines), encoding="utf-8")
         decisions.write_text("\n".join(as_text(play.steps)) + "\n", encoding="utf-8")
     lines = journal.read_text(encoding="utf-8").splitlines()

@@ -162,7 +162,7 @@ def test_a_rank_that_is_no_number_is_the_policys_fault_and_leaves_no_trace() -> 
 
 def test_a_rank_that_raises_leaves_no_trace_either() -> None:
     bench = Bench(*fleet(a={}), policy=Policy(rank=lambda job: 1 / job.priority))
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(UsageError, match="ZeroDivisionError"):
         bench.submit("r1")
     bench.engine.check()
     assert bench.engine.requests == {}

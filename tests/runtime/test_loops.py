@@ -163,6 +163,18 @@ def test_a_run_that_ends_with_calls_in_flight_leaves_nothing(
     assert caplog.records == []
 
 
+def test_idle_connections_are_given_up_before_servers_give_them_up(stack: ModuleType) -> None:
+    """Uvicorn, and with it vLLM, closes them after 5 s: a call that met one just then would fail for nothing."""
+
+    async def main() -> None:
+        scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])])
+        row = scheduler._driver._here()
+        assert (await row.transport())._pool._keepalive_expiry < 5.0
+        await scheduler.aclose()
+
+    asyncio.run(main())
+
+
 # -- at the same time ---------------------------------------------------------------------------------
 
 

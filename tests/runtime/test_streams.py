@@ -172,6 +172,26 @@ def test_left_in_the_middle_of_a_read(stack: ModuleType) -> None:
     rig.run(main)
 
 
+def test_left_in_the_middle_of_a_read_by_who_keeps_the_response(stack: ModuleType) -> None:
+    """A bare HTTP client does not close what it was cancelled reading."""
+    rig = Rig(1, limit=1, stack=stack)
+    rig["fake-1"].fail(faults.Stall(after_events=3))
+
+    async def main() -> None:
+        async with rig.scheduler.http_async_client() as http:
+            request = http.build_request("POST", "/chat/completions", json={**ASK, "stream": True})
+            response = await http.send(request, stream=True)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    async for _ in response.aiter_raw():
+                        pass
+            await settled()
+            assert idle(rig)
+            await response.aclose()
+
+    rig.run(main)
+
+
 # -- the terminal event frees the room ----------------------------------------------------------------
 
 

@@ -93,6 +93,16 @@ def test_the_request_carries_the_callers_timeouts_but_waits_for_no_pool(stack: M
     assert request.headers["content-length"] == str(len(request.content))
 
 
+@pytest.mark.parametrize(("method", "length"), [("POST", "0"), ("PUT", "0"), ("GET", None), ("DELETE", None)])
+def test_a_request_without_a_body_says_so_where_one_could_be(
+    stack: ModuleType, method: str, length: str | None
+) -> None:
+    call = incoming(b"", method=method, path="/v1/responses/r1/cancel")
+    (request,) = run(stack, whole({}), call).seen.requests
+    assert request.headers.get("content-length") == length
+    assert request.content == b""
+
+
 # -- good answers -------------------------------------------------------------------------------------
 
 
@@ -330,6 +340,14 @@ def test_who_asked_for_no_stream_has_seen_nothing_of_one_that_breaks(
     assert ran.ended.partial_text == "partial"
 
 
+def test_of_two_answers_one_that_is_cut_off_is_no_end(stack: ModuleType) -> None:
+    def said_by(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+        return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
+
+    script = events(said_by(0, "a"), said_by(1, "b"), said_by(0, "c", "stop"), done=False)
+    assert run(stack, script, incoming(n=2, **STREAM)).kind is FailureKind.PROTOCOL
+
+
 # -- before there is an answer ------------------------------------------------------------------------
 
 
@@ -450,6 +468,29 @@ def test_error_bodies_of_any_shape(stack: ModuleType, content: bytes) -> None:
     assert ran.ended is not None
     assert ran.ended.refusal is not None
     assert ran.ended.refusal[1] == content
+
+
+@pytest.mark.parametrize("before", [0, 280, 295])
+def test_a_key_that_a_backend_quotes_is_not_repeated(stack: ModuleType, before: int) -> None:
+    backend = Backend("http://b:1/v1", api_key="sk-very-secret")
+    said_so = {"error": {"message": "x" * before + " wrong key: sk-very-secret (Bearer sk-very-secret)"}}
+    for answer in (
+        whole(said_so, status=401),
+        events({**said_so}),
+        Script(before=[OSError("sk-very-secret")]),
+    ):
+        ran = run(stack, answer, backend=backend)
+        assert ran.ended is not None
+        assert "very" not in ran.ended.failure.detail
+        assert len(ran.ended.failure.detail) <= 300
+
+
+def test_words_of_a_backend_fit_on_a_line(stack: ModuleType) -> None:
+    ran = run(stack, whole({"error": {"message": "one\r\n\ttwo\u2028" + "three " * 1_000}}, status=500))
+    assert ran.ended is not None
+    assert ran.ended.failure.detail.startswith("HTTP 500: one two three three")
+    assert ran.ended.failure.detail.isprintable()
+    assert len(ran.ended.failure.detail) == 300
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -53,13 +53,14 @@ def cut_chats(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A whole chat completion, and its events."""
     fields = draw(st.sampled_from([("content",), ("reasoning_content", "content"), ("content", "reasoning")]))
     message = {"role": "assistant", "content": None} | {name: draw(texts) for name in fields}
+    role = {"role": "assistant"} if draw(st.booleans()) else {}  # some servers repeat it
     if draw(st.booleans()):
         message["refusal"] = None
     return draw(
         finished(
             object_="chat.completion",
             said={"message": message},
-            deltas=[{"delta": {n: p}} for n in fields for p in draw(pieces(message[n]))],
+            deltas=[{"delta": {**role, n: p}} for n in fields for p in draw(pieces(message[n]))],
             first={"delta": {n: message[n] for n in ("role", "refusal") if n in message}},
             last={"delta": {}},
         )
@@ -154,6 +155,47 @@ def test_the_text_so_far_is_what_was_said_without_reasoning(
     _, events = cut
     said = [e["choices"][0]["delta"].get("content") or "" for e in events[:stop] if e["choices"]]
     assert gathered(Kind.CHAT, events[:stop]).text == "".join(said)
+
+
+def test_a_null_does_not_take_back_what_was_said() -> None:
+    late = {"choices": [{"delta": {}, "finish_reason": None, "stop_reason": None, "more": 1}]}
+    end = {"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": 7}]}
+    choice = gathered(Kind.CHAT, [*chunks("a"), end, late]).whole()["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"], choice["more"]) == ("stop", 7, 1)
+
+
+# -- several answers ----------------------------------------------------------------------------------
+
+
+def said_by(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+def test_several_answers_are_over_when_all_are() -> None:
+    gist = Gist(Kind.CHAT)
+    for event in (said_by(0, "a"), said_by(1, "x"), said_by(0, "b"), said_by(1, "y"), said_by(0, "", "stop")):
+        gist.take(event)
+        assert not gist.finished
+    gist.take(said_by(1, "z", "length"))
+    assert gist.finished
+    assert gist.text == "ab", "the text of one answer, not a mixture"
+    assert gist.tokens == 5
+
+
+def test_several_answers_in_one_event() -> None:
+    both = {"choices": [*said_by(1, "x")["choices"], *said_by(0, "a", "stop")["choices"]]}
+    gist = gathered(Kind.CHAT, [both])
+    assert not gist.finished
+    assert gist.text == "x"
+    gist.take(said_by(1, "y", "stop"))
+    assert gist.finished
+
+
+def test_a_lone_answer_may_have_any_number() -> None:
+    gist = gathered(Kind.CHAT, [said_by(7, "a"), said_by(7, "b"), said_by(7, "c", "stop")])
+    assert gist.finished
+    assert gist.whole()["choices"][0]["message"]["content"] == "abc"
+    assert gist.whole()["choices"][0]["index"] == 0
 
 
 # -- counting before the count is known ---------------------------------------------------------------

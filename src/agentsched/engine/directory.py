@@ -96,10 +96,11 @@ class Directory:
         return [entry.backend for entry in due]
 
     def listed(self, backend: str, models: tuple[str, ...] | None, now: float) -> None:
-        """Take a backend's answer; None if it gave none."""
+        """Take a backend's answer; None if it gave none, which leaves an earlier list as it is."""
         entry = self._entries[backend]
         entry.asked_at = now
-        entry.listed = None if models is None else dict.fromkeys(models)
+        if models is not None:
+            entry.listed = dict.fromkeys(models)
         entry.answered, entry.pending = True, False
         entry.refused.clear()
         self._choices.clear()

@@ -59,9 +59,11 @@ def price(
     A cost that raises or is not a number makes its backend the last choice.
     """
     prefill_s, decode_s = PRIOR_PREFILL_S, PRIOR_DECODE_S
-    if not all(backend.speed.known for backend in fitting):
-        prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
-        decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
+    for backend in fitting:
+        if backend.speed.prefill_s is None or backend.speed.decode_s is None:
+            prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
+            decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
+            break
     prices: dict[str, float] = {}
     for backend in fitting:
         try:

@@ -132,9 +132,7 @@ class Engine:
             raise InvariantBroken(f"request {request.id} was submitted twice", request_id=request.id)
         job = self._job(request)
         self._arrivals += 1
-        rank = self.policy.rank(job)
-        if isnan(rank):
-            raise UsageError(f"Policy.rank {self.policy.rank!r} returned NaN for {job}")
+        rank = self._rank(job)
         row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
         facts = {"model": request.model, "input_tokens": request.input_tokens}
@@ -201,7 +199,7 @@ class Engine:
             self.directory.refuse(backend.name, row.request.model, self.now)
         if failure.kind is not FailureKind.OWNER_GONE:
             row.tried = (*row.tried, backend.name)
-            if failure.kind is not FailureKind.INVALID:
+            if not failure.of_the_call:
                 backend.failed += 1
                 backend.last_failure = failure
         if failure.elsewhere:
@@ -335,6 +333,15 @@ class Engine:
         if wanted < self.wake_at:
             self.wake_at = wanted
             self._out.append(WakeAt(wanted))
+
+    def _rank(self, job: Job) -> float:
+        try:
+            rank = float(self.policy.rank(job))
+        except Exception as error:
+            raise UsageError(f"Policy.rank {self.policy.rank!r} failed for {job}: {error!r}") from error
+        if isnan(rank):
+            raise UsageError(f"Policy.rank {self.policy.rank!r} returned NaN for {job}")
+        return rank
 
     def _job(self, request: Request) -> Job:
         return Job(

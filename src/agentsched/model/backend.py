@@ -93,8 +93,16 @@ def _checked_url(base_url: object) -> SplitResult:
 def _checked_key(api_key: object) -> str | None:
     if api_key is None:
         return None
-    if not isinstance(api_key, str) or not api_key.isascii() or not api_key.isprintable() or not api_key:
-        raise UsageError("Backend: api_key must be a non-empty string of printable ASCII characters, or None")
+    if (
+        not isinstance(api_key, str)
+        or not api_key.isascii()
+        or not api_key.isprintable()
+        or not api_key
+        or " " in api_key
+    ):
+        raise UsageError(
+            "Backend: api_key must be a non-empty string of printable ASCII characters without spaces, or None"
+        )
     return api_key
 
 

@@ -18,6 +18,7 @@ class FailureKind(StrEnum):
     DENIED = "access denied"
     UNKNOWN_MODEL = "model not served here"
     INVALID = "request refused as invalid"
+    UNSENDABLE = "not valid as HTTP"
     OWNER_GONE = "the loop that ran it closed"
 
 
@@ -42,9 +43,14 @@ class Failure:
     @property
     def sent(self) -> bool:
         """Whether the backend received the call."""
-        return self.kind is not FailureKind.REFUSED
+        return self.kind not in (FailureKind.REFUSED, FailureKind.UNSENDABLE)
+
+    @property
+    def of_the_call(self) -> bool:
+        """Whether the call itself is at fault, so that no backend could have answered it."""
+        return self.kind in (FailureKind.INVALID, FailureKind.UNSENDABLE)
 
     @property
     def elsewhere(self) -> bool:
         """Whether another backend may do better: not if the call itself is at fault or half delivered."""
-        return not self.delivered and self.kind is not FailureKind.INVALID
+        return not self.delivered and not self.of_the_call

@@ -33,11 +33,6 @@ class Speed:
     _prefills: int = 0
     _decodes: int = 0
 
-    @property
-    def known(self) -> bool:
-        """Whether both were measured."""
-        return self.prefill_s is not None and self.decode_s is not None
-
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Learn from one first token: `tokens` counts its prompt and all prompts read before it."""
         if tokens >= LEAST_PROMPT and seconds > 0:

@@ -33,7 +33,7 @@ class Attempt:
         """Begin; call it on the caller's loop."""
         row = self._call.row
         if not self._aborted:
-            self._task = row.loop.create_task(self._run(row), context=self._call.context)
+            self._task = row.loop.create_task(self._run(row), context=self._call.context.copy())
             row.spawn(self._task)
 
     def abort(self) -> None:

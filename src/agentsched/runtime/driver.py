@@ -17,7 +17,7 @@ from agentsched.engine import Engine
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import SchedulerClosed
-from agentsched.model import Backend, Failure, FailureKind, Reason, Request
+from agentsched.model import Backend, Failure, Reason, Request
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
@@ -68,6 +68,7 @@ class Driver:
                 self.feed(lambda at: Submitted(at=at, request=request))
             except BaseException:
                 self._calls.pop(request.id, None)
+                self._take(lambda at: Cancelled(at=at, request_id=request.id))
                 raise
             self._watch()
         return call
@@ -96,7 +97,7 @@ class Driver:
 
     def tell(self, backend: str, failure: Failure | None) -> None:
         """Tell the log when a backend begins to fail; later failures are counted in the snapshot."""
-        if failure is None or failure.kind is FailureKind.INVALID:
+        if failure is None or failure.of_the_call:
             self._failing.pop(backend, None)
         elif self._failing.setdefault(backend, failure) is failure:
             log.warning("%s: %s: %s", backend, failure.kind, failure.detail)
@@ -149,18 +150,23 @@ class Driver:
     def _obey(self, command: Command) -> None:
         match command:
             case Start(attempt_id, request_id, backend):
-                call = self._calls[request_id]
+                call = self._calls.get(request_id)
+                if call is None:  # its submission was cut short by an exception
+                    self._take(lambda at: Cancelled(at=at, request_id=request_id))
+                    return
                 call.running = True
                 attempt = Attempt(self, attempt_id, call, self._backends[backend])
                 self._attempts[attempt_id] = (attempt, call)
                 self._on(call, attempt.start)
             case Abort(attempt_id):
-                attempt, call = self._attempts.pop(attempt_id)
-                self._on(call, attempt.abort)
+                attempt, call = self._attempts.pop(attempt_id, (None, None))
+                if attempt is not None and call is not None:
+                    self._on(call, attempt.abort)
             case Resolve():
-                call = self._calls.pop(command.request_id)
-                call.over = True
-                self._on(call, call.resolve, command, self.engine.directory.served)
+                call = self._calls.pop(command.request_id, None)
+                if call is not None:
+                    call.over = True
+                    self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
                 row = self._here()
                 task = row.asking[backend] = row.loop.create_task(self._list(row, self._backends[backend]))

@@ -35,10 +35,14 @@ def seconds_until(deadline: object) -> float | None:
     return left
 
 
-def whole(value: object, name: str, *, least: int | None = None) -> int:
+def whole(value: object, name: str, *, least: int | None = None, most: int | None = None) -> int:
     """Return a whole number."""
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        bound = f" of at least {least}" if least is not None else ""
+    low = isinstance(value, int) and least is not None and value < least
+    high = isinstance(value, int) and most is not None and value > most
+    if isinstance(value, bool) or not isinstance(value, int) or low or high:
+        bound = (f" of at least {least}" if least is not None else "") + (
+            f" and at most {most}" if most else ""
+        )
         raise UsageError(f"{name} must be a whole number{bound}; got {value!r}")
     return value
 

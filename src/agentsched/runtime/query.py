@@ -11,6 +11,9 @@ from agentsched.runtime.driver import Driver
 from agentsched.runtime.options import label, seconds, seconds_until, whole
 from agentsched.runtime.scope import Bound, Scope, current_scope
 
+MAX_PRIORITY = 2**31
+"""Room for any scale of urgency that engines know."""
+
 
 class QueryBlock:
     """A query: enter it (``async with`` or ``with``), make calls inside, leave it. Each object once.
@@ -45,26 +48,27 @@ class QueryBlock:
         self._deadline = deadline
         seconds_until(deadline)
         self._tenant = None if tenant is None else label(tenant, "query: tenant")
-        self._priority = whole(priority, "query: priority")
+        self._priority = whole(priority, "query: priority", least=-MAX_PRIORITY, most=MAX_PRIORITY)
         self._max_calls = None if max_calls is None else whole(max_calls, "query: max_calls", least=1)
         self._scope: Scope | None = None
         self._joined = False
-        self._bound: Bound[Scope | None] | None = None
 
     # -- a block --------------------------------------------------------------------------------------
 
     def __enter__(self) -> "QueryBlock":
         self.open()
-        self._bound = Bound(current_scope, self._scope)
-        self._bound.__enter__()
+        current_scope.set(self._scope)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bound is not None:
-            self._bound.__exit__()
+        """Leave the block, in whatever order blocks are left: an ended one never becomes current again."""
         self.close()
+        scope = current_scope.get()
+        while scope is not None and scope.ended:
+            scope = scope.outer
+        current_scope.set(scope)
 
     async def __aenter__(self) -> "QueryBlock":
         return self.__enter__()
@@ -87,7 +91,7 @@ class QueryBlock:
         )
         slo_at = None if self._slo_s is None else now + self._slo_s
         outer = current_scope.get()
-        if outer is not None and outer.owner is self._driver:
+        if outer is not None and outer.owner is self._driver and not outer.ended:
             self._scope = self._join(outer, deadline, slo_at)
             return
         query = Query(
@@ -101,7 +105,7 @@ class QueryBlock:
         )
         self.id = query.id
         self._driver.feed(lambda at: QueryOpened(at=at, query=query))
-        self._scope = Scope(self._driver, query, self._priority, deadline, slo_at)
+        self._scope = Scope(self._driver, query, self._priority, deadline, slo_at, outer)
 
     def active(self) -> AbstractContextManager[None]:
         """Surround a stretch of the function's own code."""
@@ -109,6 +113,8 @@ class QueryBlock:
 
     def close(self) -> None:
         """End; what it still has running goes on."""
+        if self._scope is not None:
+            self._scope.ended = True
         if not self._joined and self.id is not None:
             query_id = self.id
             self._driver.feed(lambda at: QueryClosed(at=at, query_id=query_id))
@@ -130,6 +136,7 @@ class QueryBlock:
             max(self._priority, outer.priority),
             _earlier(deadline, outer.deadline),
             _earlier(slo_at, outer.slo_at),
+            outer,
         )
 
 

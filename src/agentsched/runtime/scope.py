@@ -9,13 +9,15 @@ from typing import Generic, NamedTuple, TypeVar
 from agentsched.model import Query
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scope:
     """The query that surrounds some code.
 
     Attributes:
         owner: the scheduler it belongs to; calls through another one are outside.
         deadline, slo_at: engine seconds, the earliest of all queries around; None for none.
+        outer: the scope around when it was entered.
+        ended: whether its block has been left.
     """
 
     owner: object
@@ -23,6 +25,8 @@ class Scope:
     priority: int
     deadline: float | None
     slo_at: float | None
+    outer: "Scope | None" = None
+    ended: bool = False
 
 
 class Marker(NamedTuple):

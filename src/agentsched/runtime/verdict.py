@@ -18,6 +18,7 @@ from agentsched.errors import (
     QueueFull,
     SchedulerClosed,
     UnknownModel,
+    UsageError,
 )
 from agentsched.model import Failure, FailureKind, Outcome, Reason
 
@@ -54,6 +55,10 @@ def error_of(
     """
     common: dict[str, Any] = {"request_id": verdict.request_id, "sent": sent}
     match verdict.outcome, verdict.reason:
+        case (Outcome.FAILED, _) if (
+            verdict.failure is not None and verdict.failure.kind is FailureKind.UNSENDABLE
+        ):
+            return for_sdk(UsageError)(f"the call cannot be sent: {verdict.failure.detail}", **common)
         case (Outcome.FAILED, _) if verdict.failure is not None:
             return _backend_error(verdict, verdict.failure, partial_text, sent=sent)
         case (Outcome.EXPIRED, _):

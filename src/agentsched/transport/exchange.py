@@ -28,6 +28,9 @@ MAX_WHOLE_BYTES = 64 * 2**20
 
 MAX_ERROR_BYTES = 2**20
 
+MAX_DETAIL_CHARS = 300
+"""What errors and logs repeat of a backend's own words."""
+
 DRAIN_S = 0.1
 """How long a connection may take to end after the terminal event before it is closed instead of kept."""
 
@@ -121,12 +124,17 @@ class Exchange:
             status=broken.refusal[0].status if broken.refusal is not None else None,
             retry_after_s=broken.retry_after_s,
             delivered=self._sink.delivered,
-            detail=broken.detail[:500],
+            detail=self._without_key(broken.detail)[:MAX_DETAIL_CHARS],
         )
         return Ended(failure, broken.refusal, self._gist.text)
 
+    def _without_key(self, detail: str) -> str:
+        """Return what may be logged of a backend's words: some quote the key that they refuse."""
+        key = self._outgoing.headers.get("authorization", "").removeprefix("Bearer ")
+        return detail.replace(key, "[key]") if key else detail
+
     async def _answer(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
-        if head.status >= 400:
+        if not 200 <= head.status < 300:
             content = await self._read(chunks, MAX_ERROR_BYTES) or b""
             raise refused(head, content, self._incoming.model, self._incoming.kind)
         if self._connect_s > 0:
@@ -285,6 +293,8 @@ class Exchange:
             raise in_band(whole, self._incoming.model)
         if self._incoming.stream:
             raise Broken(FailureKind.PROTOCOL, "a whole answer came where a stream was asked for")
+        if not isinstance(whole.get("choices"), list):
+            raise Broken(FailureKind.PROTOCOL, "the answer has no choices")
         self._gist.take({"usage": whole.get("usage")})
         self._sink.begin(head)
         self._sink.put(dumps(whole) if self._renamed(whole) else content)

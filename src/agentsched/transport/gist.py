@@ -28,9 +28,10 @@ class AnswerTooLong(ValueError):
 class Gist:
     """The events of one streamed chat or text completion, taken in one by one.
 
+    Where several answers were asked for (`n`), the text is that of the first one seen; the others are counted.
+
     Attributes:
         pieces, chars: how many pieces of text came, reasoning included, and their characters.
-        finished: whether a finish reason was seen.
         usage: as reported; None until it is.
     """
 
@@ -46,8 +47,14 @@ class Gist:
         self._ends: dict[str, Any] = {}
         self.chars = 0
         self.pieces = 0
-        self.finished = False
+        self._first: Any = None
+        self._over: dict[Any, bool] = {}
         self.usage: dict[str, Any] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every answer that began has its finish reason, and there is one."""
+        return bool(self._over) and all(self._over.values())
 
     @property
     def text(self) -> str:
@@ -80,10 +87,10 @@ class Gist:
         if isinstance(usage, dict):
             self.usage = usage
         choices: Any = event.get("choices")
-        if isinstance(choices, list) and choices:
-            choice = cast("list[Any]", choices)[0]
-            if isinstance(choice, dict):
-                self._take_choice(choice)
+        if isinstance(choices, list):
+            for choice in cast("list[Any]", choices):
+                if isinstance(choice, dict):
+                    self._take_choice(cast("dict[str, Any]", choice))
 
     def _continued(self, event: dict[str, Any]) -> bool:
         """Take in the commonest event, one more piece of the answer's text; return whether it was one."""
@@ -91,6 +98,7 @@ class Gist:
             (choice,) = event["choices"]
             ((name, piece),) = choice["delta"].items()
             alike = choice["finish_reason"] is None and tuple(choice) == self._choice_shape
+            alike = alike and choice["index"] == self._first
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
         if not alike or name != "content" or type(piece) is not str or event.get("usage") is not None:
@@ -98,31 +106,42 @@ class Gist:
         self._take_text(name, piece)
         return True
 
-    def _take_choice(self, choice: Any) -> None:
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        found: Any = choice.get("index", 0)
+        index = found if isinstance(found, int) else 0
+        if not self._over:
+            self._first = index
+        ends = choice.get("finish_reason") is not None
+        self._over[index] = ends or self._over.get(index, False)
+        _bound(self._over)
         delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
                 if isinstance(piece, str) and name != "role":
-                    self._take_text(name, piece)
-                else:
+                    self._take_text(name if index == self._first else None, piece)
+                elif index == self._first:
                     self._message[name] = piece
                     _bound(self._message)
+        if index == self._first:
+            self._take_ends(choice, ends=ends)
+
+    def _take_ends(self, choice: dict[str, Any], *, ends: bool) -> None:
         self._choice_shape = tuple(choice)
-        ends = choice.get("finish_reason") is not None
         if ends or not self._choice_known.issuperset(choice):
-            self.finished = self.finished or ends
             self._choice_known.update(choice)
             _bound(self._choice_known)
             for name, value in choice.items():
                 if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
                     self._ends[name] = value
 
-    def _take_text(self, name: str, piece: str) -> None:
-        pieces = self._texts.get(name)
-        if pieces is None:
-            pieces = self._texts[name] = []
-            _bound(self._texts)
-        pieces.append(piece)
+    def _take_text(self, name: str | None, piece: str) -> None:
+        """Take in a piece of text; one without a name is only counted."""
+        if name is not None:
+            pieces = self._texts.get(name)
+            if pieces is None:
+                pieces = self._texts[name] = []
+                _bound(self._texts)
+            pieces.append(piece)
         self.chars += len(piece)
         self.pieces += bool(piece)
         if self.chars > MAX_CHARS:

@@ -11,6 +11,9 @@ from agentsched.transport.jsontext import loads
 API_ROOT = b"/v1"
 CHARS_PER_TOKEN = 4
 
+MAX_TOKENS = 10**9
+"""A larger cap is none."""
+
 
 class Kind(StrEnum):
     """How much of a call is understood."""
@@ -61,7 +64,7 @@ class Incoming:
     def max_tokens(self) -> int | None:
         """The cap on output tokens that the caller set."""
         cap = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
-        return cap if isinstance(cap, int) and cap is not True and cap > 0 else None
+        return cap if isinstance(cap, int) and cap is not True and 0 < cap <= MAX_TOKENS else None
 
     @property
     def input_tokens(self) -> int:
@@ -86,7 +89,7 @@ def read(
     """
     if len(content) > max_body_bytes:
         raise UsageError(f"the body has {len(content)} bytes; the scheduler takes at most {max_body_bytes}")
-    path = raw_path.removeprefix(API_ROOT).decode("ascii", "replace")
+    path = _below_root(raw_path).decode("ascii", "replace")
     kind = _kind(method, path.partition("?")[0].rstrip("/"))
     body = _body(kind, method, headers, content)
     return Incoming(
@@ -98,6 +101,20 @@ def read(
         body=body,
         timeout=timeout,
     )
+
+
+def _below_root(raw_path: bytes) -> bytes:
+    """Return the path below the API root; it starts with a slash, so that it cannot become part of a host.
+
+    Raises:
+        UsageError: for a path that climbs out of the root.
+    """
+    below = raw_path.removeprefix(API_ROOT)
+    if below is raw_path or below[:1] not in (b"/", b"?", b""):
+        below = raw_path
+    if b".." in below.partition(b"?")[0].lower().replace(b"%2e", b".").split(b"/"):
+        raise UsageError("a path with '..' would leave the backend's API root; nothing was sent")
+    return below
 
 
 def _kind(method: str, path: str) -> Kind:

@@ -31,6 +31,9 @@ _USAGE_ALONE = dumps(dict(_USAGE))
 MAX_REMEMBERED = 1_000
 """Most URLs, and most header sets, that are kept ready; beyond it the table starts anew."""
 
+_OF_ONE_CALL = frozenset((b"Content-Length", b"content-length"))
+"""Headers that differ from call to call, as the SDKs spell them; they are dropped in any case."""
+
 
 @value
 class Outgoing:
@@ -95,7 +98,8 @@ class Addressing:
         return made
 
     def _header_set(self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool) -> Any:
-        key = (tuple(incoming.headers), backend.name, streamed)
+        same = tuple([pair for pair in incoming.headers if pair[0] not in _OF_ONE_CALL])
+        key = (same, backend.name, streamed)
         made = self._headers.get(key)
         if made is None:
             headers = [(b"host", url.netloc), *_headers(incoming, backend, streamed)]

@@ -46,11 +46,15 @@ class Broken(Exception):
 
 def raised(stack: Stack, error: Exception) -> Broken:
     """An exception of the transport, of whatever type: the stack's own, or one that slipped through it."""
+    if isinstance(error, stack.LocalProtocolError):  # its text quotes headers
+        return Broken(FailureKind.UNSENDABLE, "a header's name or value is not allowed in HTTP")
     return Broken(_kind_of(stack, error), f"{type(error).__name__}: {error}")
 
 
 def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
     """An answer with an error status."""
+    if head.status < 400:
+        return Broken(FailureKind.PROTOCOL, f"HTTP {head.status}: redirects and the like are not followed")
     kind = _kind_of_status(head.status, content, model)
     detail = f"HTTP {head.status}: {_message(content)}"
     if head.status == 404 and kind is FailureKind.ERROR and path in ROOTED and b'"error"' not in content:
@@ -106,7 +110,7 @@ def _retry_after(head: Head) -> float | None:
 
 
 def _message(content: bytes) -> str:
-    """Return the error message of an answer, short and on one line."""
+    """Return the beginning of an answer's error message, on one line."""
     try:
         found: Any = loads(content)
         error: Any = found.get("error", found)
@@ -115,4 +119,4 @@ def _message(content: bytes) -> str:
         )
     except (ValueError, AttributeError):
         message = content.decode("utf-8", "replace")
-    return " ".join(str(message)[:1_000].split())[:300]
+    return " ".join(str(message)[:1_000].split())
