@@ -1,5 +1,6 @@
 """Every mistake is one typed error at the earliest point, and nothing is sent."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from math import inf, nan
@@ -11,6 +12,8 @@ import openai
 import pytest
 
 from agentsched import Backend, Policy, Scheduler, SchedulerClosed, UnknownModel, UsageError, step
+from agentsched.engine.events import Submitted
+from agentsched.testing import FakeFleet
 from tests.doubles import ASK, MODEL, Rig
 
 HERE = Backend("http://a:1/v1", models=[MODEL])
@@ -167,6 +170,8 @@ def test_deadlines_of_any_zone(scheduler: Scheduler, zone: timezone) -> None:
         ({"priority": 1.5}, "priority must be a whole number"),
         ({"priority": True}, "priority must be a whole number"),
         ({"priority": None}, "priority must be a whole number"),
+        ({"priority": 10**20}, "priority must be a whole number .* at most"),
+        ({"priority": -(10**20)}, "priority must be a whole number"),
         ({"max_calls": 0}, "max_calls must be a whole number of at least 1"),
         ({"max_calls": -3}, "max_calls"),
         ({"max_calls": True}, "max_calls"),
@@ -316,6 +321,48 @@ def test_a_body_too_large(stack: ModuleType) -> None:
         await rig.say()
         with pytest.raises(UsageError, match="the scheduler takes at most 1000"):
             await rig.say(user="x" * 1_000)
+
+    rig.run(main)
+    assert len(rig.received) == 1
+
+
+def test_a_header_that_http_does_not_allow() -> None:
+    """Over real sockets, where it shows: nothing is sent, and the header is not repeated."""
+    fleet = FakeFleet.fast(2)
+
+    async def main() -> None:
+        async with fleet.serve():
+            backends = [Backend(url, models=[MODEL]) for url in fleet.base_urls]
+            async with Scheduler(backends) as scheduler:
+                with pytest.raises(UsageError, match="header") as caught:
+                    await scheduler.openai().chat.completions.create(
+                        **ASK, extra_headers={"x-mine": "sw\nordfish"}
+                    )
+                assert isinstance(caught.value, openai.OpenAIError)
+                assert not caught.value.sent
+                assert "ordfish" not in str(caught.value)
+
+    asyncio.run(main())
+    assert fleet.calls == []
+
+
+def test_a_submission_that_is_cut_short_leaves_nothing(stack: ModuleType) -> None:
+    rig = Rig(1, limit=1, stack=stack)
+    engine = rig.scheduler._driver.engine
+    handle = engine.handle
+
+    def breaking(event: Any) -> Any:
+        commands = handle(event)
+        if isinstance(event, Submitted):
+            engine.handle = handle  # type: ignore[method-assign]
+            raise KeyError("out of memory, say")
+        return commands
+
+    async def main() -> None:
+        engine.handle = breaking  # type: ignore[method-assign]
+        with pytest.raises(KeyError):
+            await rig.say()
+        await rig.say()
 
     rig.run(main)
     assert len(rig.received) == 1

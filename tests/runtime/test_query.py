@@ -292,6 +292,46 @@ def test_a_block_may_be_left_in_another_context() -> None:
     assert len(rig.closed) == 1
 
 
+def test_blocks_left_in_the_wrong_order_do_not_bring_an_ended_query_back() -> None:
+    """As two fixtures do that end in another order than they began."""
+    rig = Watched()
+
+    async def main() -> None:
+        one, two = rig.scheduler.query("one"), rig.scheduler.query("two")
+        one.__enter__()
+        two.__enter__()  # joins
+        one.__exit__(None, None, None)
+        await rig.say()
+        two.__exit__(None, None, None)
+        await rig.say()
+        with rig.scheduler.query("three"):
+            await rig.say()
+
+    rig.run(main)
+    assert rig.requests[1].query is None
+    assert rig.requests[2].workflow == "three"
+    assert len(rig.opened) == len(rig.closed) == 2
+
+
+def test_a_query_opened_where_another_has_ended_is_its_own() -> None:
+    rig = Watched()
+
+    async def later() -> None:
+        await asyncio.sleep(1)
+        async with rig.scheduler.query("later"):
+            await rig.say()
+
+    async def main() -> None:
+        async with rig.scheduler.query("first", tenant="acme"):
+            task = asyncio.create_task(later())
+            await rig.say()
+        await task
+
+    rig.run(main)
+    assert [query.workflow for query in rig.opened] == ["first", "later"]
+    assert [request.tenant for request in rig.requests] == ["acme", None]
+
+
 # -- max_calls ----------------------------------------------------------------------------------------
 
 

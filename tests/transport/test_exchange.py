@@ -379,6 +379,17 @@ def test_what_a_transport_raises(stack: ModuleType, name: str, kind: FailureKind
     assert ran.ended.failure.kind is not FailureKind.PROTOCOL
 
 
+def test_a_header_that_is_none_is_the_calls_fault_and_is_not_repeated(stack: ModuleType) -> None:
+    ran = run(stack, Script(before=[stack.LocalProtocolError("Illegal header value b'sk-secret\\n'")]))
+    assert ran.kind is FailureKind.UNSENDABLE
+    assert ran.ended is not None
+    assert not ran.ended.failure.elsewhere
+    assert not ran.ended.failure.sent
+    assert "secret" not in ran.ended.failure.detail
+    ran = run(stack, Script(before=[stack.LocalProtocolError("Can't send data when our state is ERROR")]))
+    assert ran.kind is FailureKind.BROKEN, "a connection that was used too late"
+
+
 @pytest.mark.parametrize("error", [OSError("no route"), RuntimeError("loop closed"), ValueError("odd")])
 def test_what_else_may_be_raised_there_is_a_broken_connection(stack: ModuleType, error: Exception) -> None:
     assert run(stack, Script(before=[error])).kind is FailureKind.BROKEN
@@ -499,7 +510,16 @@ def test_a_redirect_is_no_answer(stack: ModuleType, status: int) -> None:
     assert ran.kind is FailureKind.PROTOCOL
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>200</html>", b"[1]", b"null", b'{"a":'])
+def test_a_404_of_a_path_that_every_server_has_is_a_wrong_root(stack: ModuleType) -> None:
+    ran = run(stack, whole({"detail": "Not Found"}, status=404))
+    assert ran.ended is not None
+    assert ran.ended.refusal is None
+    assert "base_url must end with the API root" in ran.ended.failure.detail
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>200</html>", b"[1]", b"null", b'{"a":', b"{}", b'{"choices":1}']
+)
 def test_an_answer_that_is_none(stack: ModuleType, content: bytes) -> None:
     for fields in ({}, STREAM, {"tools": []}):
         ran = run(stack, whole(content), incoming(**fields))

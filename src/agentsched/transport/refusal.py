@@ -46,7 +46,8 @@ class Broken(Exception):
 
 def raised(stack: Stack, error: Exception) -> Broken:
     """An exception of the transport, of whatever type: the stack's own, or one that slipped through it."""
-    if isinstance(error, stack.LocalProtocolError):  # its text quotes headers
+    if isinstance(error, stack.LocalProtocolError) and str(error).startswith("Illegal header"):
+        # its text quotes the header; what else is of that type is the connection's fault
         return Broken(FailureKind.UNSENDABLE, "a header's name or value is not allowed in HTTP")
     return Broken(_kind_of(stack, error), f"{type(error).__name__}: {error}")
 
