@@ -328,8 +328,7 @@ class Engine:
 
     def _arm(self) -> None:
         """Ask to be woken at the next deadline or when a rate limit allows the next start."""
-        next_deadline = self._deadlines.next(self.requests) if self._deadlines else inf
-        wanted = min(next_deadline, self._blocked_until)
+        wanted = min(self._deadlines.next(self.requests), self._blocked_until)
         if wanted < self.wake_at:
             self.wake_at = wanted
             self._out.append(WakeAt(wanted))

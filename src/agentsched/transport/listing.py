@@ -1,11 +1,11 @@
 """What a server says it serves: `GET /models`."""
 
 import asyncio
-import json
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from agentsched.model import Backend
+from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.stack import Stack
 
 CAP_S = 2.0
@@ -33,7 +33,7 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
                 await response.aclose()
         if response.status_code != 200:
             return None
-        names = [model["id"] for model in json.loads(content)["data"]]
+        names = [model["id"] for model in loads(content)["data"]]
     except Exception:  # whatever is wrong with the answer, the caller only needs to know that there is none
         return None
     return (
@@ -43,15 +43,17 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
 
 
 async def _read(response: Any) -> bytes:
-    content = b""
+    pieces: list[bytes] = []
+    size = 0
     async for chunk in response.stream:
-        content += chunk
-        if len(content) > MAX_BYTES:
+        pieces.append(chunk)
+        size += len(chunk)
+        if size > MAX_BYTES:
             raise ValueError("too long")
-    return content
+    return b"".join(pieces)
 
 
 def as_list(names: Iterable[str]) -> bytes:
     """Return the body of `GET /models` for these names."""
     data = [{"id": name, "object": "model", "created": 0, "owned_by": "agentsched"} for name in names]
-    return json.dumps({"object": "list", "data": cast("list[Any]", data)}).encode()
+    return dumps({"object": "list", "data": data})
