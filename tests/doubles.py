@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from agentsched import Backend, Scheduler
 from agentsched.model import Usage
 from agentsched.testing import FakeBackend, FakeFleet, Received, VirtualClock
-from agentsched.transport.exchange import Head
+from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, read
 
 STACKS: Mapping[str, ModuleType] = {"httpx": httpx, "httpx2": httpx2}
@@ -175,7 +175,9 @@ class Sink:
     progress: list[tuple[int, float]] = field(default_factory=list)
     usage: Usage | None = None
     log: list[str] = field(default_factory=list)
+    full: bool = True
     rooms: int = 0
+    endings: int = 0
 
     @property
     def delivered(self) -> bool:
@@ -194,6 +196,9 @@ class Sink:
 
     async def room(self) -> None:
         self.rooms += 1
+
+    def ending(self) -> None:
+        self.endings += 1
 
     def progressed(self, tokens: int, connect_s: float) -> None:
         self.progress.append((tokens, connect_s))

@@ -555,7 +555,7 @@ def test_an_event_too_large_is_none(stack: ModuleType, monkeypatch: pytest.Monke
 
 
 def test_a_text_too_long_is_none(stack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gist, "MAX_CHARS", 1_000)
+    monkeypatch.setattr(gist, "MAX_BYTES", 1_000)
     ran = run(stack, events(*[delta("x" * 600)] * 1_000), incoming(**STREAM))
     assert ran.kind is FailureKind.PROTOCOL
     assert ran.seen.sent == 2

@@ -118,7 +118,8 @@ def finished(
 def gathered(kind: Kind, events: list[dict[str, Any]]) -> Gist:
     gist = Gist(kind)
     for event in events:
-        gist.take(json.loads(json.dumps(event)))
+        content = json.dumps(event)
+        gist.take(json.loads(content), len(content))
     return gist
 
 
@@ -174,9 +175,9 @@ def said_by(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
 def test_several_answers_are_over_when_all_are() -> None:
     gist = Gist(Kind.CHAT)
     for event in (said_by(0, "a"), said_by(1, "x"), said_by(0, "b"), said_by(1, "y"), said_by(0, "", "stop")):
-        gist.take(event)
+        gist.take(event, 100)
         assert not gist.finished
-    gist.take(said_by(1, "z", "length"))
+    gist.take(said_by(1, "z", "length"), 100)
     assert gist.finished
     assert gist.text == "ab", "the text of one answer, not a mixture"
     assert gist.tokens == 5
@@ -187,7 +188,7 @@ def test_several_answers_in_one_event() -> None:
     gist = gathered(Kind.CHAT, [both])
     assert not gist.finished
     assert gist.text == "x"
-    gist.take(said_by(1, "y", "stop"))
+    gist.take(said_by(1, "y", "stop"), 100)
     assert gist.finished
 
 
@@ -262,10 +263,82 @@ def test_no_event_crashes_it(kind: Kind, events: list[dict[str, Any]]) -> None:
 
 
 def test_an_answer_has_a_greatest_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gist_module, "MAX_CHARS", 1_000)
+    monkeypatch.setattr(gist_module, "MAX_BYTES", 1_200)
     gathered(Kind.CHAT, chunks("x" * 500, "x" * 500))
-    with pytest.raises(AnswerTooLong, match="1000 characters"):
-        gathered(Kind.CHAT, chunks("x" * 500, "x" * 501))
+    with pytest.raises(AnswerTooLong, match="1200 bytes"):
+        gathered(Kind.CHAT, chunks("x" * 500, "x" * 700))
+    with pytest.raises(AnswerTooLong, match="1200 bytes"):
+        gathered(Kind.CHAT, [{"choices": [{"delta": {"audio": {"id": "x" * 700}}}]}] * 2)
+
+
+# -- what is no plain text ----------------------------------------------------------------------------
+
+
+def said_in(name: str, *parts: Any) -> Any:
+    """The field of the whole message that comes of these deltas."""
+    events = [{"choices": [{"index": 0, "delta": {name: part}, "finish_reason": None}]} for part in parts]
+    return gathered(Kind.CHAT, events).whole()["choices"][0]["message"][name]
+
+
+def test_calls_of_tools_come_together() -> None:
+    parts = [
+        [{"index": 0, "id": "c-1", "type": "function", "function": {"name": "f", "arguments": ""}}],
+        [{"index": 0, "function": {"arguments": '{"a":'}}],
+        [{"index": 1, "id": "c-2", "type": "function", "function": {"name": "g", "arguments": "{}"}}],
+        [{"index": 0, "function": {"arguments": "1}"}}],
+    ]
+    assert said_in("tool_calls", *parts) == [
+        {"id": "c-1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
+        {"id": "c-2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ]
+
+
+def test_details_of_reasoning_come_together() -> None:
+    parts = [
+        [{"type": "reasoning.text", "text": "one ", "format": "x", "index": 0}],
+        [{"type": "reasoning.text", "text": "two", "format": "x", "index": 0}],
+        [{"type": "reasoning.encrypted", "data": "zzz", "index": 1}],
+    ]
+    assert said_in("reasoning_details", *parts) == [
+        {"type": "reasoning.text", "text": "one two", "format": "x", "index": 0},
+        {"type": "reasoning.encrypted", "data": "zzz", "index": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([["a"], ["b"]], ["a", "b"]),
+        (
+            [{"id": "x", "data": "a"}, {"data": "b", "expires_at": 7}],
+            {"id": "x", "data": "ab", "expires_at": 7},
+        ),
+        ([1, 2, None], 2),
+        ([None, None], None),
+        (["a", ["b"]], ["b"]),
+        ([["b"], "a"], "a"),
+        ([{"index": 0}, {"index": 0}], {"index": 0}),
+        ([[{"index": 0, "n": 1}, "x"], [{"index": 0, "n": 2}]], [{"index": 0, "n": 2}, "x"]),
+    ],
+)
+def test_what_else_comes_in_pieces(parts: list[Any], whole: Any) -> None:
+    assert said_in("extra", *parts) == whole
+
+
+@given(
+    items=st.lists(st.text(max_size=20), min_size=1, max_size=4),
+    order=st.lists(st.integers(0, 10_000), max_size=60),
+)
+def test_items_that_are_told_in_turns_come_together(items: list[str], order: list[int]) -> None:
+    left = list(items)
+    parts: list[Any] = []
+    for number in [*order, *(i * 100 + 99 for i in range(len(items)))]:
+        which, size = number % len(items), number // 100 % 10
+        text, left[which] = left[which][:size], left[which][size:]
+        parts.append([{"index": which, "text": text}])
+    parts += [[{"index": which, "text": rest}] for which, rest in enumerate(left)]
+    known = {item["index"]: item["text"] for item in said_in("reasoning_details", *parts)}
+    assert known == dict(enumerate(items))
 
 
 def test_fields_without_end_are_an_answer_too_long() -> None:
@@ -273,5 +346,9 @@ def test_fields_without_end_are_an_answer_too_long() -> None:
         gathered(Kind.CHAT, [{f"x{i}": i} for i in range(10_000)])
     with pytest.raises(AnswerTooLong, match="fields"):
         gathered(Kind.CHAT, [{"choices": [{"delta": {f"x{i}": "y"}}]} for i in range(10_000)])
+    with pytest.raises(AnswerTooLong, match="fields"):
+        gathered(Kind.CHAT, [{"choices": [{"delta": {"x": [{"index": i}]}}]} for i in range(10_000)])
+    with pytest.raises(AnswerTooLong, match="fields"):
+        gathered(Kind.CHAT, [{"choices": [{"delta": {"x": {f"y{i}": i}}}]} for i in range(10_000)])
     with pytest.raises(AnswerTooLong, match="fields"):
         gathered(Kind.COMPLETION, [{"choices": [{f"x{i}": "y"}]} for i in range(10_000)])

@@ -1,6 +1,7 @@
 """Server-sent events: however the bytes are cut, the events are the same; nothing crashes, nothing grows."""
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -86,8 +87,7 @@ def test_what_is_encoded_is_decoded(payload: bytes) -> None:
 
 def test_an_event_of_one_line_is_forwarded_as_it_came() -> None:
     (event,) = Decoder().feed(b"data: {}\n\n")
-    assert event == (b"data: {}", b"{}")
-    assert event.whole == b"data: {}\n\n"
+    assert event == (b"data: {}\n\n", b"{}")
 
 
 def test_comments_and_keep_alives_carry_nothing() -> None:
@@ -123,8 +123,22 @@ def test_an_event_has_a_longest_size(monkeypatch: pytest.MonkeyPatch, end: bytes
         decoder.feed(end + b"data: " + b"x" * 200)
 
 
-def test_a_large_event_in_small_pieces_is_no_burden() -> None:
-    payload = b"x" * 200_000
-    chunks = [payload[i : i + 1_000] for i in range(0, len(payload), 1_000)]
-    (event,) = decoded(b"data: ", *chunks, b"\r\n\r\n")
-    assert event.data == payload
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("payload", [b"x" * 300_000, b"\rx" * 150_000], ids=["one line", "many lines"])
+def test_a_large_event_byte_by_byte_costs_what_its_length_does(
+    monkeypatch: pytest.MonkeyPatch, payload: bytes, end: bytes
+) -> None:
+    looked_at = 0
+
+    class Counting:
+        def finditer(self, buffer: bytearray, start: int) -> Iterator[re.Match[bytes]]:
+            nonlocal looked_at
+            looked_at += len(buffer) - start
+            return blank_line.finditer(buffer, start)
+
+    blank_line = sse._BLANK_LINE
+    monkeypatch.setattr(sse, "_BLANK_LINE", Counting())
+    content = b"data: " + payload + end
+    (event,) = decoded(*(content[i : i + 1] for i in range(len(content))))
+    assert event.whole.startswith(b"data: ")
+    assert looked_at <= 5 * len(content)

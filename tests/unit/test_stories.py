@@ -9,10 +9,10 @@ def told(stories: Stories, request_id: str) -> list[str]:
 
 def test_a_story_is_told_in_order_and_outlives_its_call() -> None:
     stories = Stories(keep=2)
-    stories.begin("r1", Entry(0.0, "submitted", {}))
-    stories.note("r1", Entry(1.0, "started", {}))
+    stories.begin("r1", 0.0, "submitted", {})
+    stories.note("r1", 1.0, "started", {})
     assert told(stories, "r1") == ["submitted", "started"]
-    stories.end("r1", Entry(2.0, "completed", {}))
+    stories.end("r1", 2.0, "completed", {})
     assert told(stories, "r1") == ["submitted", "started", "completed"]
     assert told(stories, "r2") == []
 
@@ -20,18 +20,18 @@ def test_a_story_is_told_in_order_and_outlives_its_call() -> None:
 def test_as_many_ended_ones_are_kept_as_were_asked_for() -> None:
     stories = Stories(keep=3)
     for number in range(10):
-        stories.begin(f"r{number}", Entry(0.0, "submitted", {}))
+        stories.begin(f"r{number}", 0.0, "submitted", {})
     assert len(stories) == 10, "the living do not count"
     for number in range(9):
-        stories.end(f"r{number}", Entry(1.0, "completed", {}))
+        stories.end(f"r{number}", 1.0, "completed", {})
     assert len(stories) == 4
     assert [number for number in range(10) if stories.of(f"r{number}")] == [6, 7, 8, 9]
 
 
 def test_keeping_none_is_fine() -> None:
     stories = Stories(keep=0)
-    stories.begin("r1", Entry(0.0, "submitted", {}))
-    stories.end("r1", Entry(0.0, "completed", {}))
+    stories.begin("r1", 0.0, "submitted", {})
+    stories.end("r1", 0.0, "completed", {})
     assert len(stories) == 0
     assert stories.of("r1") == ()
 

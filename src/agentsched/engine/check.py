@@ -41,6 +41,9 @@ def _check_backends(engine: "Engine") -> None:
             raise InvariantBroken(
                 f"{name} runs {len(row.running)} calls, its limit is {row.spec.max_concurrency}"
             )
+        limit = row.spec.max_concurrency
+        if row.has_slot != (limit is None or len(row.running) < limit):
+            raise InvariantBroken(f"{name} runs {len(row.running)} calls of {limit}, its flag says otherwise")
         reading = sum(a.input_tokens for a in row.running.values() if a.first_at is None)
         if reading != row.prefill_tokens:
             raise InvariantBroken(f"{name} counts {row.prefill_tokens} tokens to read, its calls {reading}")

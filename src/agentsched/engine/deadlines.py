@@ -19,6 +19,11 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def first(self) -> float:
+        """A time before which none expires; infinity if there is none."""
+        return self._heap[0][0] if self._heap else inf
+
     def push(self, at: float, request_id: str) -> None:
         heapq.heappush(self._heap, (at, request_id))
 

@@ -31,8 +31,11 @@ def look(
 ) -> Next:
     """Find the best-ranked call that some backend has room for; within a lane none overtakes its head."""
     found = Next()
+    open_ = {name: backend for name, backend in backends.items() if backend.has_slot}
+    if not open_:
+        return found
     for choice, lane in queue.lanes.items():
-        with_slot = [backend for name in choice if (backend := backends[name]).has_slot]
+        with_slot = [open_[name] for name in choice if name in open_]
         if not with_slot:
             continue
         key, request_id = lane.head()
@@ -51,12 +54,13 @@ def look(
     return found
 
 
-def price(
+def place(
     policy: Policy, job: Job, fitting: Sequence[BackendRow], backends: Mapping[str, BackendRow]
-) -> dict[str, float]:
-    """Return the policy's cost per backend in seconds; what was never measured counts as the others' mean.
+) -> tuple[BackendRow, dict[str, float]]:
+    """Return the cheapest backend, and the policy's cost of each in seconds.
 
-    A cost that raises or is not a number makes its backend the last choice.
+    What was never measured counts as the others' mean. A cost that raises or is not a number makes its backend
+    the last choice. Of equals the one that got fewer calls so far is taken.
     """
     prefill_s, decode_s = PRIOR_PREFILL_S, PRIOR_DECODE_S
     for backend in fitting:
@@ -65,13 +69,16 @@ def price(
             decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
             break
     prices: dict[str, float] = {}
+    ranked: list[tuple[float, int, int, BackendRow]] = []
     for backend in fitting:
         try:
             cost = policy.cost(job, backend.load(prefill_s, decode_s))
-            prices[backend.name] = inf if isnan(cost) else cost
+            cost = inf if isnan(cost) else cost
         except Exception:  # a user's cost function; half a decision would lose other calls' answers
-            prices[backend.name] = inf
-    return prices
+            cost = inf
+        prices[backend.name] = cost
+        ranked.append((cost, backend.started, backend.index, backend))
+    return min(ranked)[3], prices
 
 
 def _mean(values: Sequence[float | None], otherwise: float) -> float:

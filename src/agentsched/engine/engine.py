@@ -11,7 +11,7 @@ from agentsched.engine.check import check
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.deadlines import Deadlines
 from agentsched.engine.directory import Directory
-from agentsched.engine.dispatch import look, price
+from agentsched.engine.dispatch import look, place
 from agentsched.engine.events import (
     Cancelled,
     Closed,
@@ -137,7 +137,7 @@ class Engine:
         self.requests[request.id] = row
         facts = {"model": request.model, "input_tokens": request.input_tokens}
         facts |= {"expected_output_tokens": job.output_tokens, "priority": request.priority, "rank": rank}
-        self.stories.begin(request.id, Entry(self.now, "submitted", facts))
+        self.stories.begin(request.id, self.now, "submitted", facts)
         query = self.queries.get(request.query or "")
         if query is not None:
             query.calls += 1
@@ -253,8 +253,7 @@ class Engine:
             if found.row is None:
                 self._blocked_until = found.blocked_until
                 return
-            prices = price(self.policy, found.row.job, found.fitting, self.backends)
-            backend = min(found.fitting, key=lambda b: (prices[b.name], b.started, b.index))
+            backend, prices = place(self.policy, found.row.job, found.fitting, self.backends)
             self._start(found.row, backend, prices)
 
     def _start(self, row: RequestRow, backend: BackendRow, prices: dict[str, float]) -> None:
@@ -290,12 +289,13 @@ class Engine:
         """End a request that neither runs nor waits."""
         request = row.request
         del self.requests[request.id]
+        self._deadlines.trim(self.requests)
         query = self.queries.get(request.query or "")
         if query is not None and not row.attempts:
             query.calls -= 1
         if reason is not None:
             facts["reason"] = str(reason)
-        self.stories.end(request.id, Entry(self.now, str(outcome), facts))
+        self.stories.end(request.id, self.now, str(outcome), facts)
         self._out.append(
             Resolve(
                 request_id=request.id,
@@ -318,16 +318,17 @@ class Engine:
 
     def _expire(self) -> None:
         """End what has passed its deadline."""
-        if not self._deadlines:
+        if self.now < self._deadlines.first:
             return
         for request_id in self._deadlines.due(self.now, self.requests):
             row = self.requests[request_id]
             self._stop(row)
             self._end(row, Outcome.EXPIRED)
-        self._deadlines.trim(self.requests)
 
     def _arm(self) -> None:
         """Ask to be woken at the next deadline or when a rate limit allows the next start."""
+        if self._deadlines.first >= self.wake_at <= self._blocked_until:
+            return
         wanted = min(self._deadlines.next(self.requests), self._blocked_until)
         if wanted < self.wake_at:
             self.wake_at = wanted
@@ -357,7 +358,7 @@ class Engine:
         )
 
     def _note(self, request_id: str, what: str, **facts: object) -> None:
-        self.stories.note(request_id, Entry(self.now, what, facts))
+        self.stories.note(request_id, self.now, what, facts)
 
 
 def _check_distinct(backends: Sequence[Backend]) -> None:
@@ -375,7 +376,7 @@ def _check_distinct(backends: Sequence[Backend]) -> None:
 def _row(spec: Backend, index: int) -> BackendRow:
     rpm = Window(spec.rpm) if spec.rpm is not None else None
     tpm = Window(spec.tpm) if spec.tpm is not None else None
-    return BackendRow(spec, index, rpm=rpm, tpm=tpm)
+    return BackendRow(spec.name, spec, index, rpm=rpm, tpm=tpm)
 
 
 def _history(request: Request) -> tuple[str | None, str | None, str | None]:

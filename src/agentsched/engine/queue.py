@@ -36,7 +36,10 @@ class Lane:
             heapq.heappush(self._heap, (key, request_id))
 
     def remove(self, key: Key) -> None:
-        self._dead.add(key)
+        if self._heap[0][0] == key:
+            heapq.heappop(self._heap)
+        else:
+            self._dead.add(key)
         if len(self._dead) * 2 > len(self._heap):
             self._heap = list(self)
             self._dead.clear()

@@ -75,12 +75,18 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class BackendRow:
-    """A backend with what runs there and what was learned of it."""
+    """A backend with what runs there and what was learned of it.
 
+    Attributes:
+        has_slot: whether fewer calls run there than it may be given.
+    """
+
+    name: str
     spec: Backend
     index: int
     speed: Speed = field(default_factory=Speed)
     running: dict[int, AttemptRow] = field(default_factory=dict[int, AttemptRow])
+    has_slot: bool = True
     prefill_tokens: int = 0
     started: int = 0
     failed: int = 0
@@ -89,15 +95,6 @@ class BackendRow:
     tpm: Window | None = None
     _load: float = 0.0
     _load_at: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def has_slot(self) -> bool:
-        limit = self.spec.max_concurrency
-        return limit is None or len(self.running) < limit
 
     def fits_at(self, now: float, tokens: float) -> float:
         """Return when the rate limits let a call of so many tokens start; `now` if they do already."""
@@ -122,6 +119,8 @@ class BackendRow:
             token_charge=self.tpm.charge(now, row.tokens_wanted) if self.tpm else None,
         )
         self.running[attempt_id] = attempt
+        limit = self.spec.max_concurrency
+        self.has_slot = limit is None or len(self.running) < limit
         self.prefill_tokens += attempt.input_tokens
         self.started += 1
         return attempt
@@ -130,6 +129,7 @@ class BackendRow:
         """Free the call's room."""
         self.load_integral(now)
         del self.running[attempt.id]
+        self.has_slot = True
         if attempt.first_at is None:
             self.prefill_tokens -= attempt.input_tokens
 
@@ -172,7 +172,7 @@ class BackendRow:
         speed = self.speed
         alone = speed.decode_s if speed.decode_s is not None else decode_s
         return BackendLoad(
-            name=self.spec.name,
+            name=self.name,
             running=len(self.running),
             prefill_tokens=self.prefill_tokens,
             prefill_s_per_token=speed.prefill_s if speed.prefill_s is not None else prefill_s,

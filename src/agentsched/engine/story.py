@@ -31,33 +31,38 @@ class Entry:
         return f"{self.at - start:.3f} {self.what}" + (f" ({facts})" if facts else "")
 
 
+_Line = tuple[float, str, Mapping[str, object]]
+"""What an entry is made of: few are ever read, so few are ever made."""
+
+
 class Stories:
     """Stories of all live requests and of the `keep` that ended last."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
-        self._live: dict[str, list[Entry]] = {}
-        self._ended: OrderedDict[str, list[Entry]] = OrderedDict()
+        self._live: dict[str, list[_Line]] = {}
+        self._ended: OrderedDict[str, list[_Line]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._live) + len(self._ended)
 
-    def begin(self, request_id: str, entry: Entry) -> None:
-        self._live[request_id] = [entry]
+    def begin(self, request_id: str, at: float, what: str, facts: Mapping[str, object]) -> None:
+        self._live[request_id] = [(at, what, facts)]
 
-    def note(self, request_id: str, entry: Entry) -> None:
-        self._live[request_id].append(entry)
+    def note(self, request_id: str, at: float, what: str, facts: Mapping[str, object]) -> None:
+        self._live[request_id].append((at, what, facts))
 
-    def end(self, request_id: str, entry: Entry) -> None:
+    def end(self, request_id: str, at: float, what: str, facts: Mapping[str, object]) -> None:
         story = self._live.pop(request_id)
-        story.append(entry)
+        story.append((at, what, facts))
         self._ended[request_id] = story
         if len(self._ended) > self._keep:
             self._ended.popitem(last=False)
 
     def of(self, request_id: str) -> tuple[Entry, ...]:
         """Return the story; empty if the request is unknown or forgotten."""
-        return tuple(self._live.get(request_id) or self._ended.get(request_id) or ())
+        lines = self._live.get(request_id) or self._ended.get(request_id) or ()
+        return tuple(Entry(*line) for line in lines)
 
 
 def _short(fact: object) -> str:

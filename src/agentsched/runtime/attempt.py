@@ -7,7 +7,8 @@ from agentsched.engine.events import Failed, Finished, Progressed
 from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
-from agentsched.transport.exchange import Ended, Exchange, Head
+from agentsched.transport.exchange import Ended, Exchange
+from agentsched.transport.head import Head
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -25,6 +26,7 @@ class Attempt:
         self._call = call
         self._backend = backend
         self._task: asyncio.Task[None] | None = None
+        self._exchange: Exchange | None = None
         self._aborted = False
         self._finished = False
         self._stalled = False
@@ -42,12 +44,18 @@ class Attempt:
         if self._task is not None:
             self._task.cancel()
 
+    def late(self) -> None:
+        """The rest of an answer that has its finish reason does not come."""
+        if self._exchange is not None:
+            self._exchange.stop()
+
     async def _run(self, row: LoopRow) -> None:
         call, backend = self._call, self._backend
         try:
             transport = await row.transport()
             outgoing = self._driver.addressing.address(call.incoming, backend)
-            ended = await Exchange(self._driver.stack, transport, call.incoming, outgoing, self).run()
+            self._exchange = Exchange(self._driver.stack, transport, call.incoming, outgoing, self)
+            ended = await self._exchange.run()
         except asyncio.CancelledError:
             if not self._aborted and not self._finished:
                 self._failed(Ended(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered)))
@@ -57,6 +65,8 @@ class Attempt:
                 failure = Failure(kind=FailureKind.PROTOCOL, delivered=call.delivered, detail=repr(error))
                 self._failed(Ended(failure))
             raise
+        finally:
+            row.ending.pop(self, None)
         if ended is not None and not self._finished:
             self._failed(ended)
 
@@ -80,6 +90,10 @@ class Attempt:
     def put(self, chunk: bytes) -> None:
         self._call.spool.put(chunk)
 
+    @property
+    def full(self) -> bool:
+        return self._call.spool.full
+
     async def room(self) -> None:
         spool = self._call.spool
         while spool.full:
@@ -93,6 +107,9 @@ class Attempt:
                     self._driver.cancel(self._call, Reason.READER_STALLED)
                     return
 
+    def ending(self) -> None:
+        self._call.row.end_soon(self)
+
     def progressed(self, tokens: int, connect_s: float) -> None:
         self._driver.feed(
             lambda at: Progressed(at=at, attempt_id=self._id, output_tokens=tokens, connect_s=connect_s)
@@ -100,6 +117,7 @@ class Attempt:
 
     def finished(self, usage: Usage) -> None:
         self._finished = True
+        self._call.row.ending.pop(self, None)
         self._driver.tell(self._backend.name, None)
         learn = not self._stalled
         self._driver.report(

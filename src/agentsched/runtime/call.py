@@ -9,7 +9,8 @@ from agentsched.model import Outcome
 from agentsched.runtime.loops import LoopRow
 from agentsched.runtime.spool import Spool
 from agentsched.runtime.verdict import error_of
-from agentsched.transport.exchange import Ended, Head
+from agentsched.transport.exchange import Ended
+from agentsched.transport.head import Head, Headers
 from agentsched.transport.incoming import Incoming
 
 _HOP_BY_HOP = frozenset(b"connection keep-alive transfer-encoding content-length upgrade trailer".split())
@@ -54,14 +55,11 @@ class Call:
             self.head.set_result(Head(head.status, self._headers(head.headers, backend)))
 
     def resolve(self, verdict: Resolve, served: Callable[[], Sequence[str]]) -> None:
-        """End it as the engine decided: with the answer, with the backend's own error answer, or an error."""
-        if verdict.outcome is Outcome.COMPLETED:
-            return
+        """End it without an answer, as the engine decided: with the backend's own error answer, or an error."""
         refusal = self.last.refusal if self.last is not None and verdict.outcome is Outcome.FAILED else None
         if refusal is not None and not self.head.done():
             head, content = refusal
-            kept = [pair for pair in head.headers if pair[0].lower() != b"x-should-retry"]
-            self.begin(Head(head.status, [*kept, (b"x-should-retry", b"false")]), verdict.backend or "")
+            self.begin(head.replaced(b"x-should-retry", b"false"), verdict.backend or "")
             self.spool.put(content)
             self.spool.close()
             return
@@ -80,7 +78,7 @@ class Call:
             self.head.set_exception(error)
             self.head.exception()  # a caller that left does not fetch it, which is no reason for a warning
 
-    def _headers(self, headers: Sequence[tuple[bytes, bytes]], backend: str) -> list[tuple[bytes, bytes]]:
+    def _headers(self, headers: Headers, backend: str) -> list[tuple[bytes, bytes]]:
         ours = [
             (b"x-request-id", self.request_id.encode("ascii")),
             (b"x-agentsched-backend", backend.encode("ascii")),

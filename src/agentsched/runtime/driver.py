@@ -17,7 +17,7 @@ from agentsched.engine import Engine
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import SchedulerClosed
-from agentsched.model import Backend, Failure, Reason, Request
+from agentsched.model import Backend, Failure, Outcome, Reason, Request
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
@@ -166,7 +166,8 @@ class Driver:
                 call = self._calls.pop(command.request_id, None)
                 if call is not None:
                     call.over = True
-                    self._on(call, call.resolve, command, self.engine.directory.served)
+                    if command.outcome is not Outcome.COMPLETED:  # its attempt hands the answer over
+                        self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
                 row = self._here()
                 task = row.asking[backend] = row.loop.create_task(self._list(row, self._backends[backend]))

@@ -80,7 +80,9 @@ def transport_type(stack: Stack) -> type[Any]:
                 self._driver.cancel(call)
                 raise
             if call.spool.complete:
-                return stack.Response(head.status, headers=head.headers, content=call.spool.take())
+                content = call.spool.take()
+                headers = [*head.headers, (b"content-length", b"%d" % len(content))]
+                return stack.Response(head.status, headers=headers, content=content)
             return stack.Response(head.status, headers=head.headers, stream=stream_type(self._driver, call))
 
         def _read(self, request: Any, content: bytes) -> Incoming:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from agentsched.transport.stack import Stack
 
@@ -10,6 +10,18 @@ KEPT_ALIVE = 256
 
 KEPT_ALIVE_S = 4.0
 """Servers close idle connections after 5 s (uvicorn, hence vLLM): one that goes first is not reused too late."""
+
+
+GRACE_S = 5.0
+"""How long an answer may go on after its finish reason, for its usage and terminal event."""
+
+
+class Ending(Protocol):
+    """An attempt whose answer has its finish reason."""
+
+    def late(self) -> None:
+        """The rest has not come in time."""
+        ...
 
 
 class LoopRow:
@@ -21,6 +33,7 @@ class LoopRow:
 
     Attributes:
         asking: by backend, the task of this loop that asks it for its models.
+        ending: attempts that have a finish reason, and until when the rest must come, in that order.
     """
 
     def __init__(
@@ -33,6 +46,8 @@ class LoopRow:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
         self.asking: dict[str, asyncio.Task[None]] = {}
+        self.ending: dict[Ending, float] = {}
+        self._end_timer: asyncio.TimerHandle | None = None
         self._stack = stack
         self._upstream = upstream
         self._on_wake = on_wake
@@ -64,10 +79,26 @@ class LoopRow:
         self._timer = None
         self._on_wake()
 
+    def end_soon(self, attempt: Ending) -> None:
+        """Call its `late` in `GRACE_S` unless it leaves `ending` before. One timer serves all of them."""
+        due = self.ending[attempt] = self.loop.time() + GRACE_S
+        if self._end_timer is None:
+            self._end_timer = self.loop.call_at(due, self._end_late)
+
+    def _end_late(self) -> None:
+        now, self._end_timer = self.loop.time(), None
+        for attempt, due in list(self.ending.items()):
+            if due > now:
+                self._end_timer = self.loop.call_at(due, self._end_late)
+                break
+            del self.ending[attempt]
+            attempt.late()
+
     async def aclose(self) -> None:
         """Wait for the tasks and close the pool; call it on this loop."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
         for task in self.asking.values():
             task.cancel()
         if self.tasks:

@@ -8,15 +8,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from agentsched.model import Failure, FailureKind, Usage
 from agentsched.model.value import record
 from agentsched.transport.gist import AnswerTooLong, Gist
+from agentsched.transport.head import Head
 from agentsched.transport.incoming import CHARS_PER_TOKEN, Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing
-from agentsched.transport.refusal import Broken, Head, in_band, raised, refused
+from agentsched.transport.refusal import Broken, encoded, in_band, raised, refused
 from agentsched.transport.sse import Decoder, EventTooLong, ServerEvent, encode
 from agentsched.transport.stack import Stack
 
@@ -33,6 +34,11 @@ MAX_DETAIL_CHARS = 300
 
 DRAIN_S = 0.1
 """How long a connection may take to end after the terminal event before it is closed instead of kept."""
+
+_NO_USAGE = b',"usage":null'
+
+YIELD_CHUNKS = 256
+"""Chunks after which the loop gets its turn even where all of them are there already."""
 
 
 class Sink(Protocol):
@@ -51,8 +57,17 @@ class Sink(Protocol):
         """Take bytes for the caller."""
         ...
 
+    @property
+    def full(self) -> bool:
+        """Whether the reader is too far behind."""
+        ...
+
     async def room(self) -> None:
-        """Wait while the reader is too far behind."""
+        """Wait while it is full."""
+        ...
+
+    def ending(self) -> None:
+        """The answer has its finish reason; `Exchange.stop` if the rest does not come soon."""
         ...
 
     def progressed(self, tokens: int, connect_s: float) -> None:
@@ -96,10 +111,14 @@ class Exchange:
         self._sink = sink
         self._connect_s = 0.0
         self._report_at = 1
+        self._streaming = incoming.stream
         self._gist = Gist(incoming.kind)
+        self._task: asyncio.Task[Any] | None = None
+        self._stopped = False
 
     async def run(self) -> Ended | None:
         """Send, follow, and return how it failed; None if it did not."""
+        self._task = asyncio.current_task()
         try:
             response = await self._transport.handle_async_request(self._request())
         except Exception as error:  # whatever a transport raises before it has an answer, there is none
@@ -117,6 +136,12 @@ class Exchange:
             finally:
                 await _close(response)
         return None
+
+    def stop(self) -> None:
+        """Wait for no more: an answer that has its finish reason is complete without what may follow."""
+        if self._task is not None and not self._sink.full:
+            self._stopped = True
+            self._task.cancel()
 
     def _ended(self, broken: Broken) -> Ended:
         failure = Failure(
@@ -139,10 +164,12 @@ class Exchange:
             raise refused(head, content, self._incoming.model, self._incoming.kind)
         if self._connect_s > 0:
             self._sink.progressed(0, self._connect_s)
-        if self._outgoing.streamed and _is_event_stream(head):
-            await self._follow(head, chunks)
-        elif self._incoming.kind is Kind.OPAQUE:
+        if self._incoming.kind is Kind.OPAQUE:
             await self._pass_through(head, chunks)
+        elif encoded(head):
+            raise Broken(FailureKind.PROTOCOL, "the answer came compressed, which was ruled out")
+        elif self._outgoing.streamed and b"event-stream" in head.get(b"content-type").lower():
+            await self._follow(head, chunks)
         else:
             self._hand_over(head, await self._read(chunks, MAX_WHOLE_BYTES))
 
@@ -196,22 +223,44 @@ class Exchange:
     async def _follow(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         """Follow an event stream: to a caller who asked for one as it comes, to others as one answer."""
         decoder = Decoder()
-        streaming = self._incoming.stream
-        while (chunk := await self._next(chunks)) is not None:
-            for event in decoder.feed(chunk):
-                if self._event(event, head, streaming):
-                    await _drain(chunks)
-                    return
-            if streaming:
-                await self._sink.room()
-        for event in decoder.flush():
-            if self._event(event, head, streaming):
-                return
-        if not self._gist.finished:
+        try:
+            over = await self._events(decoder, head, chunks)
+        except asyncio.CancelledError:
+            if not self._stopped or self._task is None or self._task.uncancel() > 0:
+                raise
+            over = False
+        if over:
+            await _drain(chunks)
+        elif any(self._event(event, head) for event in decoder.flush()):
+            pass
+        elif self._gist.finished:
+            self._complete(head)
+        else:
             raise Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
-        self._complete(head, streaming)
 
-    def _event(self, event: ServerEvent, head: Head, streaming: bool) -> bool:
+    async def _events(self, decoder: Decoder, head: Head, chunks: AsyncIterator[bytes]) -> bool:
+        """Take events until the bytes end or the last one has come; return whether it has."""
+        turn, ending = 0, False
+        while True:
+            try:
+                chunk = await anext(chunks)  # not `_next`: a coroutine is a tenth of what an event costs
+            except StopAsyncIteration:
+                return False
+            except Exception as error:
+                raise raised(self._stack, error) from error
+            for event in decoder.feed(chunk):
+                if self._event(event, head):
+                    return True
+            if self._gist.finished and not ending and not self._incoming.several:
+                ending = True
+                self._sink.ending()
+            if self._streaming and self._sink.full:
+                await self._sink.room()
+            turn += 1
+            if turn % YIELD_CHUNKS == 0:
+                await asyncio.sleep(0)
+
+    def _event(self, event: ServerEvent, head: Head) -> bool:
         """Take one event; return whether it was the last."""
         data = event.data
         if data is None:
@@ -219,20 +268,21 @@ class Exchange:
         if data == b"[DONE]":
             if not self._gist.finished:
                 raise Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
-            if streaming:
+            if self._streaming:
                 self._show(event.whole, head)
-            self._complete(head, streaming)
+            self._complete(head)
             return True
-        payload = _object(data, "an event")
+        payload = _parsed(data, "an event")
         if payload.get("error") is not None:
             raise in_band(payload, self._incoming.model)
-        self._gist.take(payload)
-        if streaming:
+        gist = self._gist
+        gist.take(payload, len(data))
+        if self._streaming:
             shown = self._shown(event, payload)
             if shown is not None:
                 self._show(shown, head)
-        gist, due = self._gist, self._report_at
-        if gist.pieces >= due or gist.chars >= due * CHARS_PER_TOKEN or gist.usage is not None:
+        due = self._report_at
+        if gist.pieces >= due or gist.usage is not None or gist.chars >= due * CHARS_PER_TOKEN:
             self._report(gist.tokens)
         return False
 
@@ -247,22 +297,21 @@ class Exchange:
         self._sink.put(shown)
 
     def _shown(self, event: ServerEvent, payload: dict[str, Any]) -> bytes | None:
-        """Return the event as the caller shall see it: without what we asked for, under the name it used."""
-        changed = False
+        """Return the event as the caller shall see it: without the usage that we asked for, under the name it used."""
+        whole = event.whole
         if self._outgoing.hide_usage and "usage" in payload:
-            if not payload.get("choices"):
+            if payload["usage"] is not None and not payload.get("choices"):
                 return None
-            del payload["usage"]
-            changed = True
-        return encode(dumps(payload)) if self._renamed(payload) or changed else event.whole
+            usage, whole = payload.pop("usage"), whole.replace(_NO_USAGE, b"")
+            if usage is not None or len(whole) != len(event.whole) - len(_NO_USAGE):
+                whole = encode(dumps(payload))
+        return encode(dumps(payload)) if self._renamed(payload) else whole
 
-    def _complete(self, head: Head, streaming: bool) -> None:
-        if not streaming:
+    def _complete(self, head: Head) -> None:
+        if not self._streaming:
             whole = self._gist.whole()
             self._renamed(whole)
-            self._sink.begin(
-                Head(head.status, [*_without_type(head), (b"content-type", b"application/json")])
-            )
+            self._sink.begin(head.replaced(b"content-type", b"application/json"))
             self._sink.put(dumps(whole))
         self._sink.finished(self._gist.counted())
 
@@ -281,34 +330,40 @@ class Exchange:
         self._sink.begin(head)
         while (chunk := await self._next(chunks)) is not None:
             self._sink.put(chunk)
-            await self._sink.room()
+            if self._sink.full:
+                await self._sink.room()
         self._sink.finished(Usage())
 
     def _hand_over(self, head: Head, content: bytes | None) -> None:
         """Hand over an answer that came whole, its bytes as they are where the model's name may stay."""
         if content is None:
             raise Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
-        whole = _object(content, "the answer")
+        whole = _parsed(content, "the answer")
         if whole.get("error") is not None and not whole.get("choices"):
             raise in_band(whole, self._incoming.model)
         if self._incoming.stream:
             raise Broken(FailureKind.PROTOCOL, "a whole answer came where a stream was asked for")
         if not isinstance(whole.get("choices"), list):
             raise Broken(FailureKind.PROTOCOL, "the answer has no choices")
-        self._gist.take({"usage": whole.get("usage")})
+        self._gist.take({"usage": whole.get("usage")}, 0)
         self._sink.begin(head)
         self._sink.put(dumps(whole) if self._renamed(whole) else content)
         self._sink.finished(self._gist.counted())
 
 
-def _object(content: bytes, what: str) -> dict[str, Any]:
+def _parsed(content: bytes, what: str) -> dict[str, Any]:
+    """Return the JSON object.
+
+    Raises:
+        Broken: if it is none.
+    """
     try:
         found: Any = loads(content)
     except ValueError:
         raise Broken(FailureKind.PROTOCOL, f"{what} is not JSON") from None
     if not isinstance(found, dict):
         raise Broken(FailureKind.PROTOCOL, f"{what} is not an object")
-    return cast("dict[str, Any]", found)
+    return found  # pyright: ignore[reportUnknownVariableType]
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
@@ -324,14 +379,3 @@ async def _close(what: Any) -> None:
     """Close a response, or an iterator that can be closed: one that is only dropped closes in its own time."""
     with suppress(Exception):
         await what.aclose()
-
-
-def _is_event_stream(head: Head) -> bool:
-    for name, value in head.headers:
-        if name.lower() == b"content-type":
-            return b"event-stream" in value.lower()
-    return False
-
-
-def _without_type(head: Head) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in head.headers if name.lower() != b"content-type"]

@@ -1,7 +1,7 @@
 """What a streamed answer says: text, usage and end, gathered from its events, and the whole answer.
 
-The whole answer equals what the server would have sent without streaming: the same fields, each text the
-concatenation of its pieces.
+The whole answer equals what the server would have sent without streaming: the same fields, each put together
+from its pieces.
 """
 
 from collections.abc import Sized
@@ -10,9 +10,8 @@ from typing import Any, cast
 from agentsched.model import Usage
 from agentsched.transport.incoming import CHARS_PER_TOKEN, Kind
 
-MAX_CHARS = 64 * 2**20
-"""No language model's answer is longer."""
-
+MAX_BYTES = 256 * 2**20
+"""No language model's answer is longer, its events' frames included."""
 
 MAX_FIELDS = 1_000
 """An answer has a dozen."""
@@ -20,9 +19,16 @@ MAX_FIELDS = 1_000
 MAX_COUNT = 10**9
 """No call has more tokens; a larger count is a mistake of the backend's."""
 
+_LABELS = frozenset(("index", "type", "id", "role", "format"))
+"""Fields that each piece of a message repeats."""
+
 
 class AnswerTooLong(ValueError):
-    """The peer sent more than `MAX_CHARS` of text or `MAX_FIELDS` names of fields."""
+    """The peer sent more than `MAX_BYTES`, or `MAX_FIELDS` names of fields or items of a list."""
+
+
+class _Text(list[str]):
+    """A text under way, in pieces."""
 
 
 class Gist:
@@ -31,6 +37,7 @@ class Gist:
     Where several answers were asked for (`n`), the text is that of the first one seen; the others are counted.
 
     Attributes:
+        finished: whether every answer that began has its finish reason, and there is one.
         pieces, chars: how many pieces of text came, reasoning included, and their characters.
         usage: as reported; None until it is.
     """
@@ -42,9 +49,10 @@ class Gist:
         self._shape: tuple[str, ...] = ()
         self._choice_shape: tuple[str, ...] = ()
         self._choice_known: set[str] = set()
-        self._texts: dict[str, list[str]] = {}
-        self._message: dict[str, Any] = {"role": "assistant", "content": None}
+        self._message: dict[str, Any] = {"role": "assistant", "content": None} if kind is Kind.CHAT else {}
         self._ends: dict[str, Any] = {}
+        self.finished = False
+        self._bytes = 0
         self.chars = 0
         self.pieces = 0
         self._first: Any = None
@@ -52,14 +60,10 @@ class Gist:
         self.usage: dict[str, Any] | None = None
 
     @property
-    def finished(self) -> bool:
-        """Whether every answer that began has its finish reason, and there is one."""
-        return bool(self._over) and all(self._over.values())
-
-    @property
     def text(self) -> str:
         """The answer so far, without reasoning."""
-        return "".join(self._texts.get("content" if self._kind is Kind.CHAT else "text", ()))
+        said = self._message.get("content" if self._kind is Kind.CHAT else "text")
+        return "".join(said) if isinstance(said, _Text) else ""
 
     @property
     def tokens(self) -> int:
@@ -67,16 +71,44 @@ class Gist:
         reported = None if self.usage is None else _count(self.usage, "completion_tokens")
         return reported if reported is not None else max(self.pieces, self.chars // CHARS_PER_TOKEN)
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any], size: int) -> None:
         """Take in the payload of one event.
 
+        Args:
+            size: its length in bytes as it came.
+
         Raises:
-            AnswerTooLong: if the text, or the number of different fields, exceeds its bound.
+            AnswerTooLong: if the answer, or the number of different fields, exceeds its bound.
         """
-        shape = tuple(event)
-        if shape == self._shape and self._continued(event):
-            return
-        self._shape = shape
+        self._bytes += size
+        if self._bytes > MAX_BYTES:
+            raise AnswerTooLong(f"an answer of more than {MAX_BYTES} bytes")
+        piece: Any = None
+        try:  # the commonest event: one more piece of the answer's text
+            (choice,) = event["choices"]
+            delta = choice["delta"]
+            piece = delta["content"]
+            alike = (
+                len(delta) == 1
+                and type(piece) is str
+                and choice["finish_reason"] is None
+                and choice["index"] == self._first
+                and event.get("usage") is None
+                and tuple(event) == self._shape
+                and tuple(choice) == self._choice_shape
+            )
+        except (KeyError, TypeError, ValueError):
+            alike = False
+        content = self._message.get("content")
+        if alike and type(content) is _Text:
+            content.append(piece)
+            self.chars += len(piece)
+            self.pieces += bool(piece)
+        else:
+            self._take_any(event)
+
+    def _take_any(self, event: dict[str, Any]) -> None:
+        self._shape = tuple(event)
         if not self._known.issuperset(event):
             self._known.update(event)
             _bound(self._known)
@@ -92,20 +124,6 @@ class Gist:
                 if isinstance(choice, dict):
                     self._take_choice(cast("dict[str, Any]", choice))
 
-    def _continued(self, event: dict[str, Any]) -> bool:
-        """Take in the commonest event, one more piece of the answer's text; return whether it was one."""
-        try:
-            (choice,) = event["choices"]
-            ((name, piece),) = choice["delta"].items()
-            alike = choice["finish_reason"] is None and tuple(choice) == self._choice_shape
-            alike = alike and choice["index"] == self._first
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False
-        if not alike or name != "content" or type(piece) is not str or event.get("usage") is not None:
-            return False
-        self._take_text(name, piece)
-        return True
-
     def _take_choice(self, choice: dict[str, Any]) -> None:
         found: Any = choice.get("index", 0)
         index = found if isinstance(found, int) else 0
@@ -113,15 +131,15 @@ class Gist:
             self._first = index
         ends = choice.get("finish_reason") is not None
         self._over[index] = ends or self._over.get(index, False)
+        self.finished = all(self._over.values())
         _bound(self._over)
         delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
-                if isinstance(piece, str) and name != "role":
-                    self._take_text(name if index == self._first else None, piece)
-                elif index == self._first:
-                    self._message[name] = piece
-                    _bound(self._message)
+                if index == self._first:
+                    self._take_piece(name, piece)
+                else:
+                    self._count_piece(name, piece)
         if index == self._first:
             self._take_ends(choice, ends=ends)
 
@@ -134,18 +152,15 @@ class Gist:
                 if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
                     self._ends[name] = value
 
-    def _take_text(self, name: str | None, piece: str) -> None:
-        """Take in a piece of text; one without a name is only counted."""
-        if name is not None:
-            pieces = self._texts.get(name)
-            if pieces is None:
-                pieces = self._texts[name] = []
-                _bound(self._texts)
-            pieces.append(piece)
-        self.chars += len(piece)
-        self.pieces += bool(piece)
-        if self.chars > MAX_CHARS:
-            raise AnswerTooLong(f"an answer of more than {MAX_CHARS} characters")
+    def _take_piece(self, name: str, piece: Any) -> None:
+        self._count_piece(name, piece)
+        self._message[name] = piece if name in _LABELS else _joined(self._message.get(name), piece)
+        _bound(self._message)
+
+    def _count_piece(self, name: str, piece: Any) -> None:
+        if isinstance(piece, str) and name not in _LABELS:
+            self.chars += len(piece)
+            self.pieces += bool(piece)
 
     def counted(self) -> Usage:
         """Return the usage in our terms."""
@@ -158,16 +173,65 @@ class Gist:
 
     def whole(self) -> dict[str, Any]:
         """Return the answer as one object."""
-        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
         ends = {"finish_reason": None, **self._ends}
+        said = _whole(self._message)
         if self._kind is Kind.CHAT:
-            message = {**self._message, **texts}
-            choice = {"index": 0, "message": message, **ends}
+            calls: Any = said.get("tool_calls")
+            for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
+                if isinstance(call, dict):
+                    cast("dict[str, Any]", call).pop("index", None)  # it only serves to put pieces together
+            choice = {"index": 0, "message": said, **ends}
             head = {**self._head, "object": "chat.completion"}
         else:
-            choice = {"index": 0, "text": "", **texts, **ends}
+            choice = {"index": 0, "text": "", **said, **ends}
             head = {**self._head, "object": "text_completion"}
         return {**head, "choices": [choice], "usage": self.usage}
+
+
+def _joined(earlier: Any, piece: Any) -> Any:
+    """Return a field with one more piece of it, as the SDKs put such deltas together.
+
+    Texts are continued, objects grow field by field, and what a list holds goes to the item of the same
+    `index`; anything else is replaced, but not by null.
+    """
+    if piece is None:
+        return earlier
+    if isinstance(piece, str):
+        if not isinstance(earlier, _Text):
+            return _Text((piece,))
+        earlier.append(piece)
+        return earlier
+    if isinstance(piece, dict):
+        whole: dict[str, Any] = cast("dict[str, Any]", earlier) if isinstance(earlier, dict) else {}
+        for name, part in cast("dict[str, Any]", piece).items():
+            whole[name] = part if name in _LABELS else _joined(whole.get(name), part)
+        _bound(whole)
+        return whole
+    if isinstance(piece, list):
+        items: list[Any] = [] if type(earlier) is not list else cast("list[Any]", earlier)
+        for item in cast("list[Any]", piece):
+            _put(items, item)
+        _bound(items)
+        return items
+    return piece
+
+
+def _put(items: list[Any], piece: Any) -> None:
+    index: Any = cast("dict[str, Any]", piece).get("index") if isinstance(piece, dict) else None
+    for item in items if index is not None else ():
+        if isinstance(item, dict) and cast("dict[str, Any]", item).get("index") == index:
+            _joined(item, piece)
+            return
+    items.append(_joined(None, piece))
+
+
+def _whole(value: Any) -> Any:
+    """Return a value with its texts put together."""
+    if isinstance(value, _Text):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _whole(part) for name, part in cast("dict[str, Any]", value).items()}
+    return [_whole(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _bound(fields: Sized) -> None:

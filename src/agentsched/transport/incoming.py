@@ -1,11 +1,13 @@
 """What the app's SDK sends: one HTTP request, understood as far as scheduling needs it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, cast
 
 from agentsched.errors import UsageError
 from agentsched.model.value import value
+from agentsched.transport.head import Headers, header
 from agentsched.transport.jsontext import loads
 
 API_ROOT = b"/v1"
@@ -38,7 +40,7 @@ class Incoming:
     kind: Kind
     method: str
     path: str
-    headers: Sequence[tuple[bytes, bytes]]
+    headers: Headers
     content: bytes
     body: Mapping[str, Any]
     timeout: Mapping[str, float | None]
@@ -53,6 +55,13 @@ class Incoming:
     def stream(self) -> bool:
         """Whether the caller wants events."""
         return bool(self.body.get("stream"))
+
+    @property
+    def several(self) -> bool:
+        """Whether it asks for more than one answer: by `n`, or by a list of prompts."""
+        prompt: Any = self.body.get("prompt")
+        listed = isinstance(prompt, list) and not all(isinstance(t, int) for t in cast("list[Any]", prompt))
+        return listed or self.body.get("n") not in (None, 1)
 
     @property
     def wants_usage(self) -> bool:
@@ -77,7 +86,7 @@ def read(
     *,
     method: str,
     raw_path: bytes,
-    headers: Sequence[tuple[bytes, bytes]],
+    headers: Headers,
     content: bytes,
     timeout: Mapping[str, float | None],
     max_body_bytes: int,
@@ -89,8 +98,7 @@ def read(
     """
     if len(content) > max_body_bytes:
         raise UsageError(f"the body has {len(content)} bytes; the scheduler takes at most {max_body_bytes}")
-    path = _below_root(raw_path).decode("ascii", "replace")
-    kind = _kind(method, path.partition("?")[0].rstrip("/"))
+    kind, path = _route(method, raw_path)
     body = _body(kind, method, headers, content)
     return Incoming(
         kind=kind,
@@ -101,6 +109,13 @@ def read(
         body=body,
         timeout=timeout,
     )
+
+
+@lru_cache(1_000)
+def _route(method: str, raw_path: bytes) -> tuple[Kind, str]:
+    """Return what a request is, and its path below the API root."""
+    path = _below_root(raw_path).decode("ascii", "replace")
+    return _kind(method, path.partition("?")[0].rstrip("/")), path
 
 
 def _below_root(raw_path: bytes) -> bytes:
@@ -123,9 +138,7 @@ def _kind(method: str, path: str) -> Kind:
     return Kind.MODELS if method == "GET" and path == Kind.MODELS else Kind.OPAQUE
 
 
-def _body(
-    kind: Kind, method: str, headers: Sequence[tuple[bytes, bytes]], content: bytes
-) -> Mapping[str, Any]:
+def _body(kind: Kind, method: str, headers: Headers, content: bytes) -> Mapping[str, Any]:
     if kind in (Kind.CHAT, Kind.COMPLETION):
         return _understood(kind, content)
     if method != "POST" or not _is_json(headers):
@@ -151,8 +164,8 @@ def _understood(kind: Kind, content: bytes) -> Mapping[str, Any]:
     return body
 
 
-def _is_json(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    return any(name.lower() == b"content-type" and b"json" in value.lower() for name, value in headers)
+def _is_json(headers: Headers) -> bool:
+    return b"json" in header(headers, b"content-type").lower()
 
 
 def _chars(value: Any) -> int:

@@ -4,9 +4,7 @@ import json
 from typing import Any
 
 from jiter import from_json
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
+from pydantic_core import to_json
 
 
 def loads(content: bytes) -> Any:
@@ -29,6 +27,6 @@ def loads(content: bytes) -> Any:
 def dumps(value: Any) -> bytes:
     """Return compact JSON in UTF-8."""
     try:
-        return _encode(value).encode()
-    except UnicodeEncodeError:  # halves of surrogate pairs have no UTF-8, but as escapes they are JSON
-        return _encode_ascii(value).encode()
+        return to_json(value)
+    except ValueError:  # halves of surrogate pairs have no UTF-8, but as escapes they are JSON
+        return json.dumps(value, separators=(",", ":")).encode()

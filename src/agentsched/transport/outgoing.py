@@ -119,9 +119,7 @@ def _asking_for_usage(options: object) -> bytes:
 
 
 def _streamable(incoming: Incoming) -> bool:
-    body = incoming.body
-    several = isinstance(body.get("prompt"), list) and not all(isinstance(t, int) for t in body["prompt"])
-    return STREAMABLE.issuperset(body) and not several
+    return STREAMABLE.issuperset(incoming.body) and not incoming.several
 
 
 def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:

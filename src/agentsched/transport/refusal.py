@@ -1,25 +1,16 @@
 """What is no answer: an exception of the transport, an error status, an error inside an answer."""
 
-from collections.abc import Sequence
 from math import isfinite
 from typing import Any, cast
 
 from agentsched.model import FailureKind
-from agentsched.model.value import record
+from agentsched.transport.head import Head
 from agentsched.transport.incoming import Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.stack import Stack
 
 ROOTED = frozenset((Kind.CHAT, Kind.COMPLETION))
 """Paths that every OpenAI-compatible server has below its API root."""
-
-
-@record
-class Head:
-    """Status and headers of an answer."""
-
-    status: int
-    headers: Sequence[tuple[bytes, bytes]]
 
 
 class Broken(Exception):
@@ -54,6 +45,8 @@ def raised(stack: Stack, error: Exception) -> Broken:
 
 def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
     """An answer with an error status."""
+    if encoded(head):
+        head, content = head.replaced(b"content-encoding"), b""
     if head.status < 400:
         return Broken(FailureKind.PROTOCOL, f"HTTP {head.status}: redirects and the like are not followed")
     kind = _kind_of_status(head.status, content, model)
@@ -61,6 +54,11 @@ def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
     if head.status == 404 and kind is FailureKind.ERROR and path in ROOTED and b'"error"' not in content:
         return Broken(kind, f"{detail} for {path}; base_url must end with the API root, most often /v1")
     return Broken(kind, detail, refusal=(head, content), retry_after_s=_retry_after(head))
+
+
+def encoded(head: Head) -> bool:
+    """Whether the body came compressed, although that was ruled out: nothing here could read it."""
+    return head.get(b"content-encoding").lower() not in (b"", b"identity")
 
 
 def in_band(payload: dict[str, Any], model: str | None) -> Broken:
@@ -100,14 +98,11 @@ def _kind_of_status(status: int, content: bytes, model: str | None) -> FailureKi
 
 
 def _retry_after(head: Head) -> float | None:
-    for name, value in head.headers:
-        if name.lower() == b"retry-after":
-            try:
-                seconds = float(value)
-            except ValueError:
-                return None
-            return max(0.0, seconds) if isfinite(seconds) else None
-    return None
+    try:
+        seconds = float(head.get(b"retry-after"))
+    except ValueError:
+        return None
+    return max(0.0, seconds) if isfinite(seconds) else None
 
 
 def _message(content: bytes) -> str:

@@ -8,9 +8,6 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 _BLANK_LINE = re.compile(rb"\r\n(?:\r\n|\n|\r)|\n(?:\r\n|\n|\r)|\r(?!\n)(?:\r\n|\n|\r)")
 
-_PLAIN_EVENT = re.compile(rb"data: ([^\r\n]*)\n\n")
-"""A chunk as nearly all servers send them: one event, one line."""
-
 
 class EventTooLong(ValueError):
     """The peer sent more than `MAX_EVENT_BYTES` without ending an event."""
@@ -20,24 +17,19 @@ class ServerEvent(NamedTuple):
     """One event.
 
     Attributes:
-        lines: its lines as they came, without the empty one that ends it.
+        whole: as it is forwarded: its lines as they came, and an empty one.
         data: its payload; None for comments and keep-alives.
     """
 
-    lines: bytes
+    whole: bytes
     data: bytes | None
-
-    @property
-    def whole(self) -> bytes:
-        """The event as it is forwarded."""
-        return self.lines + b"\n\n"
 
 
 class Decoder:
     """Cuts a byte stream into events."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._held = bytearray()
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
@@ -46,27 +38,38 @@ class Decoder:
         Raises:
             EventTooLong: if the event under way exceeds its bound.
         """
-        if not self._buffer and not self._after_cr and (plain := _PLAIN_EVENT.fullmatch(chunk)):
-            return [ServerEvent(chunk[:-2], plain[1])]
         if self._after_cr and chunk:  # the empty line before ended in CR, or in CRLF whose LF is here
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        buffer = self._buffer + chunk if self._buffer else chunk
-        if b"\r" in buffer:
-            raws, self._buffer = _cut(buffer, max(0, len(self._buffer) - 3))
-            self._after_cr = not self._buffer and buffer.endswith(b"\r")
+        if self._held or b"\r" in chunk:
+            raws = self._cut(chunk)
+        elif chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and chunk.count(b"\n") == 2:
+            return [ServerEvent(chunk, chunk[6:-2])]  # as nearly all servers send them
         else:
-            raws = buffer.split(b"\n\n")
-            self._buffer = raws.pop()
-        events = [ServerEvent(raw, _data(raw)) for raw in raws if raw]
-        if len(self._buffer) > MAX_EVENT_BYTES:
+            raws = chunk.split(b"\n\n")
+            self._held += raws.pop()
+        if len(self._held) > MAX_EVENT_BYTES:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
-        return events
+        return [_event(raw) for raw in raws if raw]
+
+    def _cut(self, chunk: bytes) -> list[bytes]:
+        """Cut where lines may end in CR, LF or both; only what is new is searched for an empty line."""
+        held, start = self._held, 0
+        known = max(0, len(held) - 3)
+        held += chunk
+        raws: list[bytes] = []
+        for found in _BLANK_LINE.finditer(held, known):
+            raws.append(bytes(held[start : found.start()]))
+            start = found.end()
+        self._after_cr = start == len(held) and held.endswith(b"\r")
+        del held[:start]
+        return raws
 
     def flush(self) -> list[ServerEvent]:
         """Return what is left when the stream has ended: servers forget the last empty line."""
-        rest, self._buffer = self._buffer.strip(b"\r\n"), b""
-        return [ServerEvent(rest, _data(rest))] if rest else []
+        rest = bytes(self._held.strip(b"\r\n"))
+        self._held.clear()
+        return [_event(rest)] if rest else []
 
 
 def encode(data: bytes) -> bytes:
@@ -74,18 +77,9 @@ def encode(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def _cut(buffer: bytes, known: int) -> tuple[list[bytes], bytes]:
-    """Cut where lines may end in CR, LF or both; the first `known` bytes hold no empty line."""
-    raws: list[bytes] = []
-    start = 0
-    for found in _BLANK_LINE.finditer(buffer, known):
-        raws.append(buffer[start : found.start()])
-        start = found.end()
-    return raws, buffer[start:]
-
-
-def _data(raw: bytes) -> bytes | None:
+def _event(raw: bytes) -> ServerEvent:
+    whole = raw + b"\n\n"
     if raw.startswith(b"data: ") and b"\n" not in raw and b"\r" not in raw:
-        return raw[6:]
+        return ServerEvent(whole, raw[6:])
     lines = [line[5:] for line in raw.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(line.removeprefix(b" ") for line in lines) if lines else None
+    return ServerEvent(whole, b"\n".join(line.removeprefix(b" ") for line in lines) if lines else None)
