@@ -167,6 +167,27 @@ def test_case_11_delegations_never_make_more_calls_than_their_limit() -> None:
     assert len(rig.received) == 9
 
 
+def test_case_11_the_limit_outlives_the_block() -> None:
+    """11: what the block leaves running makes no more calls than the block itself could."""
+    rig = Rig(1)
+    gone = asyncio.Event()
+
+    async def left_behind() -> list[Any]:
+        await gone.wait()
+        return [await outcome(rig.say(5)) for _ in range(4)]
+
+    async def main() -> None:
+        async with rig.scheduler.query("lead", max_calls=3):
+            await rig.say(5)
+            task = asyncio.create_task(left_behind())
+        gone.set()
+        found = await task
+        assert [isinstance(one, CallLimitReached) for one in found] == [False, False, True, True]
+
+    rig.run(main)
+    assert len(rig.received) == 3
+
+
 # -- 20: what was not used is given back --------------------------------------------------------------
 
 

@@ -228,7 +228,7 @@ class Shadow:
             case QueryOpened():
                 self.max_calls[event.query.id] = event.query.max_calls
             case QueryClosed():
-                self.max_calls.pop(event.query_id, None)
+                pass  # its limit holds on
             case Woke():
                 pass  # whoever rings the bell knows whether it was the one that was armed
             case Closed():

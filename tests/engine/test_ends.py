@@ -3,6 +3,7 @@
 import pytest
 
 from agentsched.engine.commands import Abort, Start, WakeAt
+from agentsched.engine.queries import KEPT_LIMITS
 from agentsched.errors import InvariantBroken, UsageError
 from agentsched.model import Backend, FailureKind, Reason
 from tests.engine.bench import Bench, cancelled, completed, expired, failed, fleet, rejected
@@ -107,15 +108,38 @@ def test_failing_over_is_one_call() -> None:
     assert bench.submit("r3", query="q") == [rejected("r3", Reason.CALL_LIMIT)]
 
 
-def test_a_closed_query_limits_nobody_and_is_forgotten() -> None:
+def test_what_a_closed_query_has_running_goes_on() -> None:
     bench = Bench(*fleet(a={}))
-    bench.open("q", max_calls=1)
+    bench.open("q")
     bench.submit("r1", query="q")
     assert bench.close_query("q") == []
-    assert bench.engine.queries == {}
+    assert bench.engine.queries.rows == []
     assert bench.submit("r2", query="q") == [Start(2, "r2", "a")]
-    assert bench.finish(1) == [completed("r1", "a")], "what it has running goes on"
+    assert bench.finish(1) == [completed("r1", "a")]
     assert bench.close_query("q") == []
+
+
+def test_the_limit_of_a_closed_query_holds_for_what_it_left_behind() -> None:
+    bench = Bench(*fleet(a=ONE))
+    bench.open("q", max_calls=2)
+    bench.submit("r1", query="q")
+    bench.submit("r2", query="q")
+    bench.close_query("q")
+    assert len(bench.engine.queries) == 0
+    assert bench.submit("r3", query="q") == [rejected("r3", Reason.CALL_LIMIT)]
+    bench.cancel("r2")
+    assert bench.submit("r4", query="q") == [], "it waits: r2 was never sent"
+    assert bench.submit("r5", query="q") == [rejected("r5", Reason.CALL_LIMIT)]
+
+
+def test_limits_of_closed_queries_are_forgotten_some_time() -> None:
+    bench = Bench(*fleet(a={}))
+    for number in range(KEPT_LIMITS + 10):
+        bench.open(f"q{number}", max_calls=1)
+        bench.close_query(f"q{number}")
+    assert len(bench.engine.queries.rows) == KEPT_LIMITS
+    assert bench.engine.queries.of("q9") is None
+    assert bench.engine.queries.of("q10") is not None
 
 
 # -- closing -----------------------------------------------------------------------------------------------

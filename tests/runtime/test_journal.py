@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentsched import Policy, SchedulerClosed, step
+from agentsched import Backend, Policy, Scheduler, SchedulerClosed, UsageError, step
 from agentsched.engine.journal import replay
 from agentsched.runtime.journalfile import JournalFile
 from agentsched.testing import faults
@@ -71,6 +71,16 @@ def test_use_after_close_is_what_it_is_without_a_journal(tmp_path: Path) -> None
         await rig.scheduler.aclose()
 
     rig.run(main)
+
+
+def test_a_fleet_that_cannot_work_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_text("an earlier run")
+    twice = [Backend("http://a.test/v1"), Backend("http://a.test/v1")]
+    for wrong in ({"backends": twice}, {"backends": []}, {"max_queued": -1}, {"policy": "best"}):
+        with pytest.raises(UsageError):
+            Scheduler(**{"backends": twice[:1], "journal": path, **wrong})  # type: ignore[arg-type]
+    assert path.read_text() == "an earlier run"
 
 
 class Full(io.StringIO):

@@ -101,7 +101,7 @@ def until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + SOON_S
     while not true():
         assert time.monotonic() < end, "it does not happen"
-        time.sleep(0.001)
+        time.sleep(0.001)  # another thread's real progress is waited for
 
 
 SLOW = Script(before=[3_600.0])

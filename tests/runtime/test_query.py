@@ -1,6 +1,7 @@
 """Queries as the engine sees them: which calls belong to one, when it ends, how nested ones join."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -262,9 +263,7 @@ def test_a_query_never_entered_is_none() -> None:
 def test_a_deadline_may_pass_before_the_query_begins() -> None:
     rig = Watched()
     query = rig.scheduler.query("q", deadline=datetime.now(UTC) + timedelta(milliseconds=20))
-    import time
-
-    time.sleep(0.03)
+    time.sleep(0.03)  # a deadline is a date: only the wall's clock passes it
     with pytest.raises(UsageError, match="has passed"), query:
         pytest.fail("entered")
     assert rig.opened == []

@@ -9,6 +9,7 @@ import pytest
 
 from agentsched import Backend, Expired, Scheduler
 from agentsched.runtime.attempt import READER_S
+from agentsched.runtime.loops import GRACE_S
 from agentsched.runtime.spool import MAX_UNREAD_BYTES, Spool
 from agentsched.testing import VirtualClock, faults
 from tests.doubles import (
@@ -18,6 +19,7 @@ from tests.doubles import (
     assert_quiet,
     begun,
     collected,
+    counts,
     delta,
     event,
     events,
@@ -27,6 +29,10 @@ from tests.doubles import (
 
 LONG = 10_000
 """Tokens of an answer that nobody waits for the end of: 50 s."""
+
+PIECE = event(delta("x" * 10_000))
+COUNT = 400
+"""Pieces of 4 MB in all."""
 
 
 def idle(rig: Rig) -> bool:
@@ -233,11 +239,109 @@ def test_room_is_free_at_the_terminal_event_although_the_connection_stays(stack:
     clock.run(main())
 
 
-# -- slow readers -------------------------------------------------------------------------------------
+# -- after the finish reason ---------------------------------------------------------------------------
 
-PIECE = event(delta("x" * 10_000))
-COUNT = 400
-"""Pieces of 4 MB in all."""
+
+class Lingering:
+    """A backend that has said its finish reason and then goes on in some way instead of ending."""
+
+    def __init__(self, stack: ModuleType, *after: Any, finish: bool = True) -> None:
+        script = events(delta("a"), *([delta(finish="stop")] if finish else []), done=False)
+        script.pieces = [*script.pieces, *after]
+        self.clock = VirtualClock()
+        self.transport = upstream(stack, script)
+        self.scheduler = Scheduler(
+            [Backend("http://b:1/v1", models=[MODEL], max_concurrency=1)],
+            upstream=self.transport,
+            clock=self.clock,
+        )
+        self.client = self.scheduler.openai()
+
+    def run(self, main: Any) -> None:
+        async def quietly() -> None:
+            await main()
+            await assert_quiet(self.scheduler)
+            assert self.transport.seen.open == 0
+            assert self.scheduler.snapshot().backends[0].failed == 0
+
+        self.clock.run(quietly())
+
+
+NEVER = 1e6
+PINGS = [step for _ in range(1_000) for step in (1.0, b": ping\n\n")]
+
+
+@pytest.mark.parametrize("after", [[NEVER], PINGS], ids=["silence", "comments"])
+def test_an_answer_is_complete_a_little_after_its_finish_reason(stack: ModuleType, after: list[Any]) -> None:
+    backend = Lingering(stack, *after)
+
+    async def main() -> None:
+        answer = await backend.client.chat.completions.create(**ASK)
+        assert answer.choices[0].message.content == "a"
+        assert backend.clock() == pytest.approx(GRACE_S)
+        stream = await backend.client.chat.completions.create(**ASK, stream=True)
+        assert [chunk.choices[0].delta.content async for chunk in stream] == ["a", None]
+        assert backend.clock() == pytest.approx(2 * GRACE_S)
+
+    backend.run(main)
+
+
+def test_usage_that_comes_late_still_counts(stack: ModuleType) -> None:
+    backend = Lingering(stack, GRACE_S - 1, event(counts(3, 2)), NEVER)
+
+    async def main() -> None:
+        answer = await backend.client.chat.completions.create(**ASK)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 2
+        assert backend.clock() == pytest.approx(GRACE_S)
+
+    backend.run(main)
+
+
+def test_the_end_of_one_of_several_answers_is_not_the_end(stack: ModuleType) -> None:
+    second = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+    backend = Lingering(stack, 10 * GRACE_S, event(second), b"data: [DONE]\n\n")
+
+    async def main() -> None:
+        stream = await backend.client.chat.completions.create(**ASK, n=2, stream=True)
+        said = [chunk.choices[0].delta.content async for chunk in stream if chunk.choices]
+        assert said == ["a", None, "b"]
+
+    backend.run(main)
+
+
+def test_time_that_the_reader_takes_is_not_the_backends(stack: ModuleType) -> None:
+    large = delta("x" * 2 * MAX_UNREAD_BYTES, finish="stop")
+    usage = [GRACE_S - 1, event(counts(3, 2)), NEVER]
+    backend = Lingering(stack, event(large), *usage, finish=False)
+
+    async def main() -> None:
+        stream = await backend.client.chat.completions.create(
+            **ASK, stream=True, stream_options={"include_usage": True}
+        )
+        await asyncio.sleep(3.5 * GRACE_S)
+        chunks = [chunk async for chunk in stream]
+        assert chunks[-1].usage is not None
+        assert 3.5 * GRACE_S < backend.clock() <= 5 * GRACE_S
+
+    backend.run(main)
+
+
+def test_leaving_while_the_rest_is_waited_for(stack: ModuleType) -> None:
+    backend = Lingering(stack, NEVER)
+
+    async def main() -> None:
+        call = asyncio.ensure_future(backend.client.chat.completions.create(**ASK))
+        await asyncio.sleep(1)
+        call.cancel()
+        assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], asyncio.CancelledError)
+        await asyncio.sleep(2 * GRACE_S)
+        assert not backend.scheduler._driver._here().ending
+
+    backend.run(main)
+
+
+# -- slow readers -------------------------------------------------------------------------------------
 
 
 class Flood:

@@ -96,7 +96,7 @@ def test_no_thread_at_work_is_jumped_over_beside_a_ticking_timer(kind: str) -> N
     clock = VirtualClock()
 
     def job() -> None:
-        time.sleep(0.02)
+        time.sleep(0.02)  # a thread that works: virtual time has to wait for it
 
     async def in_thread() -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -134,6 +134,7 @@ def test_no_thread_at_work_is_jumped_over_beside_a_ticking_timer(kind: str) -> N
 
 def test_a_thread_that_works_for_ever_holds_time_up_only_once() -> None:
     stop = threading.Event()
+    # it outlasts what the clock allows one thread
     thread = threading.Thread(target=lambda: time.sleep(0.6) or stop.wait(), daemon=True)
     thread.start()
 

@@ -1,6 +1,7 @@
 """What goes to a backend: the caller's bytes with another model, key and address, and nothing else changed."""
 
 import json
+import tracemalloc
 from types import ModuleType
 from typing import Any
 
@@ -328,3 +329,16 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(stack: ModuleType) ->
             assert out.headers["x-n"] == str(number)
         assert len(addressing._urls) <= MAX_REMEMBERED
         assert len(addressing._headers) <= MAX_REMEMBERED
+
+
+def test_a_text_full_of_escapes_costs_memory_once() -> None:
+    content = b'{"stop":["model"],"messages":"' + b"\\n" * 400_000 + b'","model":"app"}'
+    call = incoming(content)
+    tracemalloc.start()
+    try:
+        outgoing = sent(call, RENAMING)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert loads(outgoing.content)["model"] == SERVED
+    assert peak < 3 * len(content)

@@ -12,7 +12,7 @@ from agentsched.model import FailureKind, Usage
 from agentsched.testing import VirtualClock
 from agentsched.transport import exchange as exchange_module
 from agentsched.transport import gist, sse
-from agentsched.transport.exchange import DRAIN_S, PROGRESS_TOKENS, Ended, Exchange
+from agentsched.transport.exchange import DRAIN_S, PROGRESS_TOKENS, YIELD_CHUNKS, Ended, Exchange
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.outgoing import Addressing
 from tests.doubles import (
@@ -151,6 +151,70 @@ def test_the_usage_event_is_the_apps_only_where_it_asked(stack: ModuleType) -> N
     assert without[-1] == "[DONE]"
     assert len(without) == len(with_it) - 1
     assert not any("usage" in payload for payload in without[:-1])
+
+
+@pytest.mark.parametrize("null", [',"usage":null', ""])
+def test_an_event_without_usage_reaches_the_caller_byte_for_byte(stack: ModuleType, null: str) -> None:
+    said = '{"id" : "c",  "choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]%s}'
+    texts = ['\\",\\"usage\\":null', "é", "x"]
+    sent = [b"data: " + (said % (text, null)).encode() + b"\n\n" for text in texts]
+    seen = [b"data: " + (said % (text, "")).encode() + b"\n\n" for text in texts]
+    ran = run(stack, events(*sent, delta(finish="stop"), counts()), incoming(**STREAM))
+    assert ran.sink.content.startswith(b"".join(seen))
+
+
+@pytest.mark.parametrize("spaced", [b'{"usage": null, "choices": []}', b'{"choices": [], "usage" : null}'])
+def test_an_event_that_only_has_no_usage_is_not_our_usage_event(stack: ModuleType, spaced: bytes) -> None:
+    filters = delta() | {"choices": [], "prompt_filter_results": [1], "usage": None}
+    script = events(filters, b"data: " + spaced + b"\n\n", delta("a"), delta(finish="stop"), counts())
+    payloads = run(stack, script, incoming(**STREAM)).payloads
+    assert payloads[0]["prompt_filter_results"] == [1]
+    assert payloads[1] == {"choices": []}
+    assert len(payloads) == 5
+
+
+def test_the_loop_has_its_turn_while_events_rain(stack: ModuleType) -> None:
+    turns = 0
+
+    async def main() -> None:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(others())
+        script = events(*[delta("w")] * 10 * YIELD_CHUNKS, delta(finish="stop"))
+        call = incoming()
+        outgoing = Addressing(stack).address(call, Backend("http://b:1/v1"))
+        await Exchange(stack, upstream(stack, script), call, outgoing, Sink()).run()
+        task.cancel()
+
+    asyncio.run(main())
+    assert turns >= 10
+
+
+@pytest.mark.parametrize("fields", [{}, STREAM, {"tools": []}], ids=["whole", "stream", "not streamed"])
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip"])
+def test_a_compressed_answer_is_none(stack: ModuleType, fields: Any, coding: str) -> None:
+    """None was asked for: the bytes may be anything, and what the header says would break the caller's client."""
+    headers = [("content-encoding", coding)]
+    answer = whole({"choices": [{"message": {}}]}, headers=headers)
+    ran = run(stack, answer, incoming(**fields))
+    assert ran.kind is FailureKind.PROTOCOL
+    assert ran.ended is not None
+    assert "compressed" in ran.ended.failure.detail
+    ran = run(stack, whole({"error": {}}, status=503, headers=headers), incoming(**fields))
+    assert ran.kind is FailureKind.OVERLOADED
+    assert ran.ended is not None
+    assert ran.ended.refusal is not None
+    head, content = ran.ended.refusal
+    assert head.get(b"content-encoding") == content == b""
+
+
+def test_an_answer_that_is_not_compressed_may_say_so(stack: ModuleType) -> None:
+    answer = whole({"choices": [{"message": {}}]}, headers=[("Content-Encoding", "Identity")])
+    assert run(stack, answer).ended is None
 
 
 def test_the_apps_name_of_the_model_comes_back(stack: ModuleType) -> None:

@@ -78,10 +78,10 @@ def _check_queue(engine: "Engine") -> None:
 
 
 def _check_queries(engine: "Engine") -> None:
-    for query_id, row in engine.queries.items():
+    for row in engine.queries.rows:
         limit = row.query.max_calls
         if row.calls < 0 or (limit is not None and row.calls > limit):
-            raise InvariantBroken(f"query {query_id} counts {row.calls} calls of {limit}")
+            raise InvariantBroken(f"query {row.query.id} counts {row.calls} calls of {limit}")
 
 
 def _broken(engine: "Engine", request_id: str, what: str) -> None:

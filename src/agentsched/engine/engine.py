@@ -25,8 +25,9 @@ from agentsched.engine.events import (
     Submitted,
     Woke,
 )
+from agentsched.engine.queries import Queries
 from agentsched.engine.queue import Queue
-from agentsched.engine.rows import AttemptRow, BackendRow, QueryRow, RequestRow
+from agentsched.engine.rows import AttemptRow, BackendRow, RequestRow
 from agentsched.engine.story import Entry, Stories
 from agentsched.engine.window import Window
 from agentsched.errors import InvariantBroken, UsageError
@@ -68,12 +69,12 @@ class Engine:
         self.backends = {spec.name: _row(spec, index) for index, spec in enumerate(backends)}
         self.requests: dict[str, RequestRow] = {}
         self.attempts: dict[int, AttemptRow] = {}
-        self.queries: dict[str, QueryRow] = {}
+        self.queries = Queries()
         self.queue = Queue()
         self.directory = Directory(backends)
         self.lengths = MeanLengths()
         self.stories = Stories(kept_stories)
-        self._journal = journal
+        self.journal = journal
         self._deadlines = Deadlines()
         self.wake_at = inf
         self._blocked_until = inf
@@ -84,8 +85,8 @@ class Engine:
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event and return the commands it leads to, in order."""
-        if self._journal is not None:
-            self._journal(event)
+        if self.journal is not None:
+            self.journal(event)
         self.now = max(self.now, event.at)
         self._out = []
         match event:
@@ -100,9 +101,9 @@ class Engine:
             case Cancelled():
                 self._cancelled(event)
             case QueryOpened():
-                self.queries[event.query.id] = QueryRow(event.query, self.now)
+                self.queries.open(event.query)
             case QueryClosed():
-                self.queries.pop(event.query_id, None)
+                self.queries.close(event.query_id)
             case ModelsListed():
                 self._models_listed(event)
             case Woke():
@@ -138,7 +139,7 @@ class Engine:
         facts = {"model": request.model, "input_tokens": request.input_tokens}
         facts |= {"expected_output_tokens": job.output_tokens, "priority": request.priority, "rank": rank}
         self.stories.begin(request.id, self.now, "submitted", facts)
-        query = self.queries.get(request.query or "")
+        query = self.queries.of(request.query)
         if query is not None:
             query.calls += 1
         if self.closed:
@@ -290,7 +291,7 @@ class Engine:
         request = row.request
         del self.requests[request.id]
         self._deadlines.trim(self.requests)
-        query = self.queries.get(request.query or "")
+        query = self.queries.of(request.query)
         if query is not None and not row.attempts:
             query.calls -= 1
         if reason is not None:

@@ -4,24 +4,9 @@ from dataclasses import dataclass, field
 
 from agentsched.engine.queue import Choice, Key
 from agentsched.engine.window import Charge, Window
-from agentsched.model import Backend, BackendLoad, Failure, Job, Query, Request, Usage
+from agentsched.model import Backend, BackendLoad, Failure, Job, Request, Usage
 from agentsched.predict import Speed
 from agentsched.predict.speed import batch_factor
-
-
-@dataclass(slots=True)
-class QueryRow:
-    """An open query."""
-
-    query: Query
-    opened_at: float
-    calls: int = 0
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether it has made more calls than it may."""
-        limit = self.query.max_calls
-        return limit is not None and self.calls > limit
 
 
 @dataclass(slots=True)

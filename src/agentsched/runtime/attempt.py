@@ -46,7 +46,7 @@ class Attempt:
 
     def late(self) -> None:
         """The rest of an answer that has its finish reason does not come."""
-        if self._exchange is not None:
+        if not self.full and self._exchange is not None:  # while it is full, it waits for its reader
             self._exchange.stop()
 
     async def _run(self, row: LoopRow) -> None:

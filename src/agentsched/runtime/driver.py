@@ -31,6 +31,9 @@ log = logging.getLogger("agentsched")
 WATCH_S = 1.0
 """How long room may stay with calls whose loop was closed without a word, if nothing else happens."""
 
+SILENT_S = 60.0
+"""How long the log says nothing more of a backend that comes and goes."""
+
 STOPPED_S = 0.1
 """How often a loop that others wait for is looked at: it may stop before it has done what was asked of it."""
 
@@ -57,7 +60,8 @@ class Driver:
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         self._loops: dict[asyncio.AbstractEventLoop, LoopRow] = {}
         self._dropped: deque[Call] = deque()
-        self._failing: dict[str, Failure] = {}
+        self._failing: set[str] = set()
+        self._silent_until: dict[str, float] = {}
 
     def submit(self, incoming: Incoming, request: Request) -> Call:
         """Take a call from the running loop."""
@@ -96,11 +100,15 @@ class Driver:
             self.feed(event)
 
     def tell(self, backend: str, failure: Failure | None) -> None:
-        """Tell the log when a backend begins to fail; later failures are counted in the snapshot."""
+        """Tell the log when a backend begins to fail, now and then; the snapshot counts all failures."""
         if failure is None or failure.of_the_call:
-            self._failing.pop(backend, None)
-        elif self._failing.setdefault(backend, failure) is failure:
-            log.warning("%s: %s: %s", backend, failure.kind, failure.detail)
+            self._failing.discard(backend)
+        elif backend not in self._failing:
+            self._failing.add(backend)
+            now = self.clock()
+            if now >= self._silent_until.get(backend, now):
+                self._silent_until[backend] = now + SILENT_S
+                log.warning("%s: %s: %s", backend, failure.kind, failure.detail)
 
     def feed(self, event: Callable[[float], Event]) -> None:
         """Let the engine handle an event of now, and set going what it commands."""

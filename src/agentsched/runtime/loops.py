@@ -81,6 +81,7 @@ class LoopRow:
 
     def end_soon(self, attempt: Ending) -> None:
         """Call its `late` in `GRACE_S` unless it leaves `ending` before. One timer serves all of them."""
+        self.ending.pop(attempt, None)
         due = self.ending[attempt] = self.loop.time() + GRACE_S
         if self._end_timer is None:
             self._end_timer = self.loop.call_at(due, self._end_late)

@@ -79,20 +79,11 @@ class Scheduler:
         whole(max_queued, "max_queued", least=0)
         self._max_body_bytes = whole(max_body_bytes, "max_body_bytes", least=1)
         stack = default_stack() if upstream is None else stack_of(upstream)
+        policy = policy if policy is not None else Policy.default()
+        engine = Engine(fleet, policy=policy, max_queued=max_queued)
         self._journal = None if journal is None else JournalFile(journal)
-        try:
-            engine = Engine(
-                fleet,
-                policy=policy if policy is not None else Policy.default(),
-                max_queued=max_queued,
-                journal=None
-                if self._journal is None
-                else Journal(self._journal.write, fleet, max_queued=max_queued),
-            )
-        except UsageError:
-            if self._journal is not None:
-                self._journal.close()
-            raise
+        if self._journal is not None:
+            engine.journal = Journal(self._journal.write, fleet, max_queued=max_queued)
         self._driver = Driver(
             engine, clock=clock if clock is not None else time.monotonic, stack=stack, upstream=upstream
         )

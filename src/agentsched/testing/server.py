@@ -207,7 +207,7 @@ async def _main(options: argparse.Namespace) -> None:
     server = FleetServer(fleet, ports=ports, time_scale=options.time_scale, interval_s=options.interval)
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):
+        with contextlib.suppress(NotImplementedError):  # on Windows loops take no signals
             asyncio.get_running_loop().add_signal_handler(number, over.set)
     async with server:
         backends = [

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from agentsched.model import Failure, FailureKind, Usage
 from agentsched.model.value import record
+from agentsched.transport.body import read_body
 from agentsched.transport.gist import AnswerTooLong, Gist
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import CHARS_PER_TOKEN, Incoming, Kind
@@ -139,7 +140,7 @@ class Exchange:
 
     def stop(self) -> None:
         """Wait for no more: an answer that has its finish reason is complete without what may follow."""
-        if self._task is not None and not self._sink.full:
+        if self._task is not None:
             self._stopped = True
             self._task.cancel()
 
@@ -184,14 +185,10 @@ class Exchange:
 
     async def _read(self, chunks: AsyncIterator[bytes], limit: int) -> bytes | None:
         """Read a body; None if it is larger than `limit`."""
-        pieces: list[bytes] = []
-        size = 0
-        while (chunk := await self._next(chunks)) is not None:
-            pieces.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                return None
-        return b"".join(pieces)
+        try:
+            return await read_body(chunks, limit)
+        except Exception as error:
+            raise raised(self._stack, error) from error
 
     def _request(self) -> Any:
         outgoing = self._outgoing
@@ -251,11 +248,12 @@ class Exchange:
             for event in decoder.feed(chunk):
                 if self._event(event, head):
                     return True
+            if self._streaming and self._sink.full:
+                await self._sink.room()
+                ending = False
             if self._gist.finished and not ending and not self._incoming.several:
                 ending = True
                 self._sink.ending()
-            if self._streaming and self._sink.full:
-                await self._sink.room()
             turn += 1
             if turn % YIELD_CHUNKS == 0:
                 await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentsched.model import Backend
+from agentsched.transport.body import read_body
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.stack import Stack
 
@@ -28,10 +29,10 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
         async with asyncio.timeout(CAP_S):
             response = await transport.handle_async_request(request)
             try:
-                content = await _read(response)
+                content = await read_body(response.stream, MAX_BYTES)
             finally:
                 await response.aclose()
-        if response.status_code != 200:
+        if response.status_code != 200 or content is None:
             return None
         names = [model["id"] for model in loads(content)["data"]]
     except Exception:  # whatever is wrong with the answer, the caller only needs to know that there is none
@@ -40,17 +41,6 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
         tuple(name for name in names if isinstance(name, str) and name.isprintable() and name)[:MAX_MODELS]
         or None
     )
-
-
-async def _read(response: Any) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    async for chunk in response.stream:
-        pieces.append(chunk)
-        size += len(chunk)
-        if size > MAX_BYTES:
-            raise ValueError("too long")
-    return b"".join(pieces)
 
 
 def as_list(names: Iterable[str]) -> bytes:
