@@ -28,6 +28,8 @@ from agentsched.model import Backend, Failure, FailureKind, Outcome, Reason, Req
 
 MINUTE_S = 60.0
 BELIEVED_S = 30.0
+RELIST_S = 5.0
+SETTLE_S = 0.5
 USUAL_TOKENS = 256.0
 SLACK = 1e-6
 """Tokens: sums of floats in another order differ by less."""
@@ -92,6 +94,7 @@ class Shadow:
         self.lists: dict[str, tuple[str, ...] | None] = {}
         self.asked_at: dict[str, float] = {}
         self.pending: set[str] = set()
+        self.settles_at = -inf
         self.refused: dict[tuple[str, str], float] = {}
         self.max_calls: dict[str, int | None] = {}
         self.lengths: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -155,6 +158,11 @@ class Shadow:
         listed = self.lists[backend]
         return listed is None or model in listed
 
+    @property
+    def settling(self) -> bool:
+        """Whether the first calls still wait for all backends to say what they serve."""
+        return self.now < self.settles_at and any(name not in self.lists for name in self.pending)
+
     def used_calls(self, query: str) -> int:
         return sum(
             c.request.query == query and (c.end is None or c.attempts > 0) for c in self.calls.values()
@@ -171,6 +179,11 @@ class Shadow:
             deadline = call.request.deadline
             if deadline is not None and deadline <= self.now:
                 self._ends.setdefault(call.request.id, (Outcome.EXPIRED, None))
+        if self.now >= self.settles_at > -inf:
+            self.settles_at = -inf
+            for call in self.waiting:
+                if call.request.id not in self._ends:
+                    self._enqueue(call)
         listed: list[str] = []
         for command in commands:
             match command:
@@ -280,10 +293,14 @@ class Shadow:
         for name, spec in self.fleet.items():
             if spec.models is None and name not in self.pending:
                 asked_at = self.asked_at.get(name)
-                if asked_at is None or (missing and asked_at + BELIEVED_S <= self.now):
+                if asked_at is None:
+                    self.settles_at = self.now + SETTLE_S
+                if asked_at is None or (missing and asked_at + RELIST_S <= self.now):
                     self.pending.add(name)
                     self.asked_at[name] = self.now
                     self._asks.append(name)
+        if call.request.model is not None and self.settling:
+            call.choice = ()
         if not call.choice and not self.pending:
             hopeless: End = (Outcome.REJECTED, Reason.UNKNOWN_MODEL)
             self._ends[call.request.id] = hopeless if call.last_failure is None else (Outcome.FAILED, None)
@@ -351,6 +368,8 @@ class Shadow:
             deadline = call.request.deadline
             assert deadline is None or self.now < deadline
             assert deadline is None or self.armed <= deadline, "nobody will notice the deadline"
+            held = call.attempt is None and call.request.model is not None and self.settling
+            assert not held or self.armed <= self.settles_at, "nobody will notice that the fleet is known"
         for call in self.heads():
             assert not self.could_start(call), f"{call.request.id} waits for nothing"
             for name in call.choice:

@@ -3,6 +3,7 @@
 import pytest
 
 from agentsched.engine.commands import ListModels, Start, WakeAt
+from agentsched.engine.directory import SETTLE_S
 from agentsched.model import Backend, FailureKind, Reason
 from tests.engine.bench import Bench, completed, expired, failed, fleet, rejected
 
@@ -170,7 +171,7 @@ def test_a_404_for_a_call_without_a_model_teaches_nothing() -> None:
 
 def test_a_new_list_overrules_a_404() -> None:
     bench = Bench(Backend("http://a/v1", name="a"))
-    assert bench.submit("r1", 0.0) == [ListModels("a")]
+    assert bench.submit("r1", 0.0) == [ListModels("a"), WakeAt(SETTLE_S)]
     bench.listed("a", 0.0, "m")
     bench.fail(1, 1.0, FailureKind.UNKNOWN_MODEL)
     assert bench.submit("r2", 2.0) == [rejected("r2", Reason.UNKNOWN_MODEL)]

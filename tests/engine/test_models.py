@@ -1,6 +1,7 @@
 """Finding out who serves what: asked once, at first use, and waited for."""
 
 from agentsched.engine.commands import ListModels, Start, WakeAt
+from agentsched.engine.directory import RELIST_S, SETTLE_S
 from agentsched.model import Backend, FailureKind, Reason
 from tests.engine.bench import Bench, cancelled, completed, expired, failed, rejected
 
@@ -16,10 +17,10 @@ def test_an_unknown_model_is_rejected_and_nothing_is_sent() -> None:
 
 def test_backends_are_asked_once_at_first_use() -> None:
     bench = Bench(A, C, B)
-    assert bench.submit("r1", model="only c") == [ListModels("a"), ListModels("b"), Start(1, "r1", "c")]
-    assert bench.submit("r2", model="only c") == [Start(2, "r2", "c")]
-    bench.listed("a", 1.0, "x")
-    bench.listed("b", 1.0, "x")
+    assert bench.submit("r1", model="only c") == [ListModels("a"), ListModels("b"), WakeAt(SETTLE_S)]
+    assert bench.submit("r2", model="only c") == []
+    assert bench.listed("a", 0.1, "x") == []
+    assert bench.listed("b", 0.1, "x") == [Start(1, "r1", "c"), Start(2, "r2", "c")]
     assert bench.submit("r3", 1e6, model="only c") == [Start(3, "r3", "c")]
 
 
@@ -29,17 +30,37 @@ def test_nobody_is_asked_where_all_is_configured() -> None:
 
 def test_the_first_calls_wait_for_the_list_and_start_in_order() -> None:
     bench = Bench(A)
-    assert bench.submit("r1", 0.0) == [ListModels("a")]
+    assert bench.submit("r1", 0.0) == [ListModels("a"), WakeAt(SETTLE_S)]
     assert bench.submit("r2", 0.1) == []
     assert bench.submit("r3", 0.2, priority=1) == []
     assert bench.listed("a", 1.0, "m") == [Start(1, "r3", "a"), Start(2, "r1", "a"), Start(3, "r2", "a")]
 
 
-def test_the_first_list_that_names_the_model_is_enough() -> None:
+def test_the_first_calls_wait_until_all_have_answered() -> None:
     bench = Bench(A, B)
-    assert bench.submit("r1") == [ListModels("a"), ListModels("b")]
-    assert bench.listed("b", 0.5, "m") == [Start(1, "r1", "b")]
+    assert bench.submit("r1") == [ListModels("a"), ListModels("b"), WakeAt(SETTLE_S)]
+    assert bench.submit("r2") == []
+    assert bench.listed("b", 0.1, "m") == []
+    assert bench.submit("r3", 0.2) == []
+    assert bench.listed("a", 0.3, "m") == [Start(1, "r1", "a"), Start(2, "r2", "b"), Start(3, "r3", "a")]
+    assert bench.submit("r4", 0.4) == [Start(4, "r4", "b")]
+
+
+def test_they_do_not_wait_long() -> None:
+    bench = Bench(A, B, C)
+    assert bench.submit("r1") == [ListModels("a"), ListModels("b"), WakeAt(SETTLE_S)]
+    assert bench.listed("b", 0.1, "m") == []
+    assert bench.wake(SETTLE_S) == [Start(1, "r1", "b")]
+    assert bench.submit("r2", SETTLE_S) == [Start(2, "r2", "c")]
     assert bench.listed("a", 1.0, "m") == []
+
+
+def test_when_they_have_waited_the_first_list_that_names_the_model_is_enough() -> None:
+    bench = Bench(A, B)
+    bench.submit("r1")
+    assert bench.wake(SETTLE_S) == []
+    assert bench.listed("b", 1.0, "m") == [Start(1, "r1", "b")]
+    assert bench.listed("a", 1.5, "m") == []
 
 
 def test_a_model_on_no_list_is_rejected_once_all_have_answered() -> None:
@@ -66,10 +87,10 @@ def test_a_missing_model_has_old_lists_asked_for_again() -> None:
     bench = Bench(A)
     bench.submit("r1", 0.0)
     bench.listed("a", 1.0, "m")
-    assert bench.submit("r2", 30.9, model="new") == [rejected("r2", Reason.UNKNOWN_MODEL)]
-    assert bench.submit("r3", 31.0, model="new") == [ListModels("a")]
-    assert bench.submit("r4", 31.5, model="new") == []
-    assert bench.listed("a", 32.0, "m", "new") == [Start(2, "r3", "a"), Start(3, "r4", "a")]
+    assert bench.submit("r2", 0.9 + RELIST_S, model="new") == [rejected("r2", Reason.UNKNOWN_MODEL)]
+    assert bench.submit("r3", 1.0 + RELIST_S, model="new") == [ListModels("a")]
+    assert bench.submit("r4", 1.5 + RELIST_S, model="new") == []
+    assert bench.listed("a", 2.0 + RELIST_S, "m", "new") == [Start(2, "r3", "a"), Start(3, "r4", "a")]
 
 
 def test_asking_again_holds_up_nobody_whose_model_is_on_the_list() -> None:
@@ -123,8 +144,9 @@ def test_a_list_that_no_longer_names_the_model_rejects_those_who_wait() -> None:
 
 def test_waiting_for_a_list_ends_at_the_deadline_and_with_the_caller() -> None:
     bench = Bench(A)
-    assert bench.submit("r1", deadline=1.0) == [ListModels("a"), WakeAt(1.0)]
+    assert bench.submit("r1", deadline=1.0) == [ListModels("a"), WakeAt(SETTLE_S)]
     assert bench.submit("r2") == []
+    assert bench.wake(SETTLE_S) == [WakeAt(1.0)]
     assert bench.wake(1.0) == [expired("r1")]
     assert bench.cancel("r2", 1.0) == [cancelled("r2")]
     assert bench.listed("a", 2.0, "m") == []
@@ -132,13 +154,15 @@ def test_waiting_for_a_list_ends_at_the_deadline_and_with_the_caller() -> None:
 
 def test_after_a_failure_a_backend_that_has_not_answered_is_waited_for() -> None:
     bench = Bench(C, A)
-    assert bench.submit("r1") == [ListModels("a"), Start(1, "r1", "c")]
-    assert bench.fail(1, 0.5) == []
-    assert bench.listed("a", 1.0, "m") == [Start(2, "r1", "a")]
+    bench.submit("r1")
+    assert bench.wake(SETTLE_S) == [Start(1, "r1", "c")]
+    assert bench.fail(1, 1.0) == []
+    assert bench.listed("a", 1.5, "m") == [Start(2, "r1", "a")]
 
 
 def test_after_a_failure_and_no_list_that_helps_the_failure_is_told() -> None:
     bench = Bench(C, A)
     bench.submit("r1")
-    bench.fail(1, 0.5)
-    assert bench.listed("a", 1.0, "x") == [failed("r1", FailureKind.ERROR, "c")]
+    bench.wake(SETTLE_S)
+    bench.fail(1, 1.0)
+    assert bench.listed("a", 1.5, "x") == [failed("r1", FailureKind.ERROR, "c")]

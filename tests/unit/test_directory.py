@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentsched.engine.directory import MAX_CHOICES, MAX_REFUSALS, RELIST_S, Directory
+from agentsched.engine.directory import MAX_CHOICES, MAX_REFUSALS, REFUSED_S, RELIST_S, Directory
 from agentsched.model import Backend
 from tests.strategies import MODELS, maybe, model_lists
 
@@ -99,8 +99,8 @@ def test_a_refusal_is_believed_for_a_while_and_for_one_model_only() -> None:
     directory.refuse("b", "x", 15.0)
     assert directory.choice("x", (), 10.0) == ()
     assert directory.choice("y", (), 10.0) == ("a", "b")
-    assert directory.choice("x", (), 10.0 + RELIST_S) == ("a",)
-    assert directory.choice("x", (), 15.0 + RELIST_S) == ("a", "b")
+    assert directory.choice("x", (), 10.0 + REFUSED_S) == ("a",)
+    assert directory.choice("x", (), 15.0 + REFUSED_S) == ("a", "b")
 
 
 def test_a_new_list_overrules_refusals() -> None:
@@ -137,7 +137,7 @@ def test_kept_choices_are_bounded_and_stay_right() -> None:
 steps = st.lists(
     st.tuples(
         st.sampled_from(["look", "look", "look", "refuse", "list"]),
-        st.sampled_from([0.0, 0.0, 1.0, RELIST_S - 1, RELIST_S]),
+        st.sampled_from([0.0, 0.0, 1.0, REFUSED_S - 1, REFUSED_S]),
         st.sampled_from(MODELS),
         st.sampled_from("abc"),
         maybe(model_lists | st.just(())),
@@ -163,12 +163,12 @@ def test_who_serves_what_is_what_the_past_says(
             refused[name, model] = now
         elif what == "list":
             directory.listed(name, models, now)
-            lists[name] = models
+            lists[name] = models if models is not None else lists.get(name)
             refused = {key: at for key, at in refused.items() if key[0] != name}
         expected: list[str] = []
         for each in "abc":
             if model is not None:
-                if now < refused.get((each, model), -RELIST_S) + RELIST_S:
+                if now < refused.get((each, model), -REFUSED_S) + REFUSED_S:
                     continue
                 known = configured if each == "a" and configured is not None else lists.get(each, ())
                 if known is not None and model not in known:

@@ -6,8 +6,14 @@ from math import inf
 from agentsched.engine.queue import Choice
 from agentsched.model import Backend
 
-RELIST_S = 30.0
-"""A list of models this old is asked for again when a model is missing; a 404 is believed for as long."""
+RELIST_S = 5.0
+"""A list of models this old is asked for again when a model is missing."""
+
+REFUSED_S = 30.0
+"""How long a 404 is believed, unless a new list comes."""
+
+SETTLE_S = 0.5
+"""How long the first calls wait for all backends to say what they serve, rather than go to the first that does."""
 
 MAX_REFUSALS = 1_000
 """Most 404s remembered per backend; the oldest go first."""
@@ -53,11 +59,16 @@ class Directory:
         self._to_list = [entry for entry in self._entries.values() if entry.configured is None]
         self._choices: dict[str | None, Choice] = {}
         self._refused_until = -inf
+        self.settles_at = -inf
 
     @property
     def pending(self) -> bool:
         """Whether some backend has been asked and has not answered."""
         return any(entry.pending for entry in self._entries.values())
+
+    def settling(self, now: float) -> bool:
+        """Whether some backend that was never asked before may still answer in time for the first calls."""
+        return now < self.settles_at and any(entry.pending and not entry.answered for entry in self._to_list)
 
     def served(self) -> list[str]:
         """Return every model name that the app may use, sorted."""
@@ -92,6 +103,8 @@ class Directory:
             and (entry.asked_at is None or (missing and entry.asked_at + RELIST_S <= now))
         ]
         for entry in due:
+            if entry.asked_at is None:
+                self.settles_at = now + SETTLE_S
             entry.asked_at, entry.pending = now, True
         return [entry.backend for entry in due]
 
@@ -109,6 +122,6 @@ class Directory:
         """Take a 404 for a model."""
         refused = self._entries[backend].refused
         refused.pop(model, None)
-        refused[model] = self._refused_until = now + RELIST_S
+        refused[model] = self._refused_until = now + REFUSED_S
         if len(refused) > MAX_REFUSALS:
             del refused[next(iter(refused))]

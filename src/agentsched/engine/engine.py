@@ -78,6 +78,7 @@ class Engine:
         self._deadlines = Deadlines()
         self.wake_at = inf
         self._blocked_until = inf
+        self._settles_at = inf
         self._dispatchable = False
         self._arrivals = 0
         self._attempt_id = 0
@@ -111,6 +112,7 @@ class Engine:
             case Closed():
                 self._close()
         self._expire()
+        self._settle()
         if self._dispatchable or self.now >= self._blocked_until:
             self._dispatch()
         if isinstance(event, Submitted):
@@ -216,6 +218,11 @@ class Engine:
 
     def _models_listed(self, event: ModelsListed) -> None:
         self.directory.listed(event.backend, event.models, self.now)
+        self._requeue()
+
+    def _requeue(self) -> None:
+        """Give all that wait their choice of backends anew."""
+        self._settles_at = inf
         for key, request_id in sorted(self.queue):
             row = self.requests[request_id]
             self.queue.remove(row.choice, key)
@@ -234,6 +241,8 @@ class Engine:
         model = row.request.model
         choice = self.directory.choice(model, row.tried, self.now)
         self._out += map(ListModels, self.directory.to_ask(self.now, missing=not choice and not row.tried))
+        if model is not None and self.directory.settling(self.now):
+            choice, self._settles_at = (), self.directory.settles_at
         if choice or self.directory.pending:
             row.choice = choice
             self.queue.push(choice, row.key, row.request.id)
@@ -326,11 +335,17 @@ class Engine:
             self._stop(row)
             self._end(row, Outcome.EXPIRED)
 
+    def _settle(self) -> None:
+        """Wait no longer for backends to say what they serve."""
+        if self.now >= self._settles_at:
+            self._requeue()
+
     def _arm(self) -> None:
-        """Ask to be woken at the next deadline or when a rate limit allows the next start."""
-        if self._deadlines.first >= self.wake_at <= self._blocked_until:
+        """Ask to be woken at the next deadline, when a rate limit allows a start, when the fleet is known."""
+        soonest = min(self._blocked_until, self._settles_at)
+        if self._deadlines.first >= self.wake_at <= soonest:
             return
-        wanted = min(self._deadlines.next(self.requests), self._blocked_until)
+        wanted = min(self._deadlines.next(self.requests), soonest)
         if wanted < self.wake_at:
             self.wake_at = wanted
             self._out.append(WakeAt(wanted))
