@@ -412,6 +412,54 @@ def test_of_two_answers_one_that_is_cut_off_is_no_end(stack: ModuleType) -> None
     assert run(stack, script, incoming(n=2, **STREAM)).kind is FailureKind.PROTOCOL
 
 
+def numbered(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_of_two_answers_one_that_never_begins_is_no_end(stack: ModuleType, done: bool) -> None:
+    """Unless the backend says that this is all: some servers do not know `n`."""
+    script = events(numbered(0, "a", "stop"), done=done)
+    ended = run(stack, script, incoming(n=2, **STREAM)).ended
+    assert (ended is None) == done
+
+
+TAILS: dict[str, list[Any]] = {
+    "a reset": [OSError("reset")],
+    "no JSON": [b'data: {"usage": \n\n'],
+    "half an event": [b'data: {"usage"'],
+    "an error": [{"error": {"message": "cannot count", "code": 500}}],
+    "a space after [DONE]": [b"data: [DONE] \n\n"],
+    "an empty event": [b"data:\n\n", b"data: [DONE]\n\n"],
+}
+
+
+@pytest.mark.parametrize("fields", [{}, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+def test_no_tail_takes_back_an_answer_that_was_complete(
+    stack: ModuleType, fields: Any, tail: list[Any]
+) -> None:
+    ran = run(
+        stack, events(delta("par"), delta("tial", finish="stop"), *tail, done=False), incoming(**fields)
+    )
+    assert ran.ended is None
+    assert ran.sink.usage == Usage(None, 2, 0)
+
+
+@pytest.mark.parametrize("fields", [{}, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("error", ["", False, {}, None, []])
+def test_an_error_that_is_empty_is_none(stack: ModuleType, fields: Any, error: Any) -> None:
+    script = events(delta("a", error=error), delta(finish="stop", error=error))
+    assert run(stack, script, incoming(**fields)).ended is None
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 10])
+def test_a_byte_order_mark_hides_no_event(stack: ModuleType, cut: int) -> None:
+    content = b"\xef\xbb\xbf" + event(delta("the "))
+    script = events(content[:cut], content[cut:], delta("answer", finish="stop"))
+    assert run(stack, script).answer["choices"][0]["message"]["content"] == "the answer"
+
+
 # -- before there is an answer ------------------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ class Exchange:
         self._connect_s = 0.0
         self._report_at = 1
         self._streaming = incoming.stream
-        self._gist = Gist(incoming.kind)
+        self._gist = Gist(incoming.kind, several=incoming.several, whole=not incoming.stream)
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -226,18 +226,37 @@ class Exchange:
             if not self._stopped or self._task is None or self._task.uncancel() > 0:
                 raise
             over = False
+        except (Broken, EventTooLong):
+            if not self._said_all:
+                raise
+            over = False  # what cannot be read after the finish reason would not have been the answer
+            decoder = Decoder()
         if over:
             await _drain(chunks)
-        elif any(self._event(event, head) for event in decoder.flush()):
+        elif any(self._last(event, head) for event in decoder.flush()):
             pass
-        elif self._gist.finished:
+        elif self._said_all or (self._gist.finished and self._gist.answers >= self._incoming.answers):
             self._complete(head)
         else:
             raise Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
 
+    @property
+    def _said_all(self) -> bool:
+        """Whether the answer is complete, whatever may follow."""
+        return self._gist.finished and not self._incoming.several
+
+    def _last(self, event: ServerEvent, head: Head) -> bool:
+        """Take an event that the stream's end may have cut off."""
+        try:
+            return self._event(event, head)
+        except Broken:
+            if not self._said_all:
+                raise
+            return False
+
     async def _events(self, decoder: Decoder, head: Head, chunks: AsyncIterator[bytes]) -> bool:
         """Take events until the bytes end or the last one has come; return whether it has."""
-        turn, ending = 0, False
+        turn, due = 0, True
         while True:
             try:
                 chunk = await anext(chunks)  # not `_next`: a coroutine is a tenth of what an event costs
@@ -248,11 +267,12 @@ class Exchange:
             for event in decoder.feed(chunk):
                 if self._event(event, head):
                     return True
+                due = due or event.data is not None
             if self._streaming and self._sink.full:
                 await self._sink.room()
-                ending = False
-            if self._gist.finished and not ending and not self._incoming.several:
-                ending = True
+                due = True
+            if self._gist.finished and due and not self._incoming.several:
+                due = False
                 self._sink.ending()
             turn += 1
             if turn % YIELD_CHUNKS == 0:
@@ -261,9 +281,9 @@ class Exchange:
     def _event(self, event: ServerEvent, head: Head) -> bool:
         """Take one event; return whether it was the last."""
         data = event.data
-        if data is None:
+        if not data:
             return False
-        if data == b"[DONE]":
+        if data.startswith(b"[DONE]"):
             if not self._gist.finished:
                 raise Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
             if self._streaming:
@@ -271,7 +291,7 @@ class Exchange:
             self._complete(head)
             return True
         payload = _parsed(data, "an event")
-        if payload.get("error") is not None:
+        if payload.get("error"):
             raise in_band(payload, self._incoming.model)
         gist = self._gist
         gist.take(payload, len(data))
@@ -337,7 +357,7 @@ class Exchange:
         if content is None:
             raise Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
         whole = _parsed(content, "the answer")
-        if whole.get("error") is not None and not whole.get("choices"):
+        if whole.get("error") and not whole.get("choices"):
             raise in_band(whole, self._incoming.model)
         if self._incoming.stream:
             raise Broken(FailureKind.PROTOCOL, "a whole answer came where a stream was asked for")

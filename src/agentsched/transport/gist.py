@@ -24,17 +24,48 @@ _LABELS = frozenset(("index", "type", "id", "role", "format"))
 
 
 class AnswerTooLong(ValueError):
-    """The peer sent more than `MAX_BYTES`, or `MAX_FIELDS` names of fields or items of a list."""
+    """The peer sent more than `MAX_BYTES`, or `MAX_FIELDS` names of fields."""
 
 
 class _Text(list[str]):
     """A text under way, in pieces."""
 
 
+class _Items(list[Any]):
+    """A list under way; pieces of one item come with its `index`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[int, int] = {}
+
+    def put(self, piece: Any) -> None:
+        """Add a piece to its item, or as an item of its own."""
+        index: Any = cast("dict[str, Any]", piece).get("index") if isinstance(piece, dict) else None
+        if isinstance(index, int) and index in self._places:
+            place = self._places[index]
+            self[place] = _joined(self[place], piece)
+            return
+        if isinstance(index, int):
+            self._places[index] = len(self)
+        self.append(_joined(None, piece))
+
+    def put_text(self, text: _Text) -> None:
+        """Go on with a text where the list has begun."""
+        last: Any = self[-1] if self else None
+        part = cast("dict[str, Any]", last) if isinstance(last, dict) else {}
+        if part.get("type") == "text" and type(part.get("text")) is _Text:
+            part["text"] += text
+        elif any(text):
+            self.append({"type": "text", "text": text})
+
+
 class Gist:
     """The events of one streamed chat or text completion, taken in one by one.
 
-    Where several answers were asked for (`n`), the text is that of the first one seen; the others are counted.
+    Args:
+        several: whether more than one answer was asked for. Then the text is that of the first one seen, and the
+            others are counted.
+        whole: whether the whole answer will be wanted; if not, only text, counts and ends are gathered.
 
     Attributes:
         finished: whether every answer that began has its finish reason, and there is one.
@@ -42,8 +73,11 @@ class Gist:
         usage: as reported; None until it is.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, *, several: bool = False, whole: bool = True) -> None:
         self._kind = kind
+        self._several = several
+        self._whole = whole
+        self._said = "content" if kind is Kind.CHAT else "text"
         self._head: dict[str, Any] = {}
         self._known: set[str] = set()
         self._shape: tuple[str, ...] = ()
@@ -60,9 +94,14 @@ class Gist:
         self.usage: dict[str, Any] | None = None
 
     @property
+    def answers(self) -> int:
+        """How many answers have begun."""
+        return len(self._over)
+
+    @property
     def text(self) -> str:
         """The answer so far, without reasoning."""
-        said = self._message.get("content" if self._kind is Kind.CHAT else "text")
+        said = self._message.get(self._said)
         return "".join(said) if isinstance(said, _Text) else ""
 
     @property
@@ -100,7 +139,7 @@ class Gist:
         except (KeyError, TypeError, ValueError):
             alike = False
         content = self._message.get("content")
-        if alike and type(content) is _Text:
+        if alike and type(content) is _Text and not self.finished:
             content.append(piece)
             self.chars += len(piece)
             self.pieces += bool(piece)
@@ -109,7 +148,7 @@ class Gist:
 
     def _take_any(self, event: dict[str, Any]) -> None:
         self._shape = tuple(event)
-        if not self._known.issuperset(event):
+        if self._whole and not self._known.issuperset(event):
             self._known.update(event)
             _bound(self._known)
             self._head = {
@@ -125,42 +164,41 @@ class Gist:
                     self._take_choice(cast("dict[str, Any]", choice))
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
-        found: Any = choice.get("index", 0)
-        index = found if isinstance(found, int) else 0
+        index: Any = choice.get("index", 0)
+        number = index if self._several and isinstance(index, int) else 0
         if not self._over:
             self._first = index
-        ends = choice.get("finish_reason") is not None
-        self._over[index] = ends or self._over.get(index, False)
-        self.finished = all(self._over.values())
-        _bound(self._over)
+        ends = _is_end(choice.get("finish_reason"))
         delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
+        chars, first = self.chars, not self._several or index == self._first
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
-                if index == self._first:
-                    self._take_piece(name, piece)
-                else:
-                    self._count_piece(name, piece)
-        if index == self._first:
+                self._take_piece(name, piece, first=first)
+        # text after a finish reason: it was none; some servers send one with every event
+        self._over[number] = ends or (self._over.get(number, False) and self.chars == chars)
+        _bound(self._over)
+        self.finished = all(self._over.values())
+        if first:
             self._take_ends(choice, ends=ends)
 
     def _take_ends(self, choice: dict[str, Any], *, ends: bool) -> None:
         self._choice_shape = tuple(choice)
-        if ends or not self._choice_known.issuperset(choice):
+        if self._whole and (ends or not self._choice_known.issuperset(choice)):
             self._choice_known.update(choice)
             _bound(self._choice_known)
             for name, value in choice.items():
-                if name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
+                if name == "finish_reason" and not ends:
+                    self._ends.setdefault(name)
+                elif name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
                     self._ends[name] = value
 
-    def _take_piece(self, name: str, piece: Any) -> None:
-        self._count_piece(name, piece)
-        self._message[name] = piece if name in _LABELS else _joined(self._message.get(name), piece)
-        _bound(self._message)
-
-    def _count_piece(self, name: str, piece: Any) -> None:
-        if isinstance(piece, str) and name not in _LABELS:
+    def _take_piece(self, name: str, piece: Any, *, first: bool) -> None:
+        text = isinstance(piece, str) and name not in _LABELS
+        if text:
             self.chars += len(piece)
             self.pieces += bool(piece)
+        if first and (self._whole or (text and name == self._said)):
+            _grow(self._message, name, piece)
 
     def counted(self) -> Usage:
         """Return the usage in our terms."""
@@ -188,41 +226,49 @@ class Gist:
         return {**head, "choices": [choice], "usage": self.usage}
 
 
+def _is_end(reason: object) -> bool:
+    """Whether a finish reason is one: some servers send an empty one, or the word null, until there is."""
+    return reason is not None and reason not in ("", "null")
+
+
+def _grow(whole: dict[str, Any], name: str, piece: Any) -> None:
+    """Add a piece to a field."""
+    if name not in _LABELS:
+        whole[name] = _joined(whole.get(name), piece)
+    elif name not in whole or (piece is not None and piece != ""):
+        whole[name] = piece
+    _bound(whole)
+
+
 def _joined(earlier: Any, piece: Any) -> Any:
-    """Return a field with one more piece of it, as the SDKs put such deltas together.
+    """Return a value with one more piece of it, as the SDKs put such deltas together.
 
     Texts are continued, objects grow field by field, and what a list holds goes to the item of the same
-    `index`; anything else is replaced, but not by null.
+    `index`; anything else is replaced, but not by null. A text in a list of parts is a part of its own.
     """
     if piece is None:
         return earlier
     if isinstance(piece, str):
-        if not isinstance(earlier, _Text):
+        if type(earlier) is _Items:
+            earlier.put_text(_Text((piece,)))
+        elif type(earlier) is _Text:
+            earlier.append(piece)
+        else:
             return _Text((piece,))
-        earlier.append(piece)
         return earlier
     if isinstance(piece, dict):
-        whole: dict[str, Any] = cast("dict[str, Any]", earlier) if isinstance(earlier, dict) else {}
+        whole: dict[str, Any] = cast("dict[str, Any]", earlier) if type(earlier) is dict else {}
         for name, part in cast("dict[str, Any]", piece).items():
-            whole[name] = part if name in _LABELS else _joined(whole.get(name), part)
-        _bound(whole)
+            _grow(whole, name, part)
         return whole
     if isinstance(piece, list):
-        items: list[Any] = [] if type(earlier) is not list else cast("list[Any]", earlier)
+        items = earlier if type(earlier) is _Items else _Items()
+        if type(earlier) is _Text:
+            items.put_text(earlier)
         for item in cast("list[Any]", piece):
-            _put(items, item)
-        _bound(items)
+            items.put(item)
         return items
     return piece
-
-
-def _put(items: list[Any], piece: Any) -> None:
-    index: Any = cast("dict[str, Any]", piece).get("index") if isinstance(piece, dict) else None
-    for item in items if index is not None else ():
-        if isinstance(item, dict) and cast("dict[str, Any]", item).get("index") == index:
-            _joined(item, piece)
-            return
-    items.append(_joined(None, piece))
 
 
 def _whole(value: Any) -> Any:

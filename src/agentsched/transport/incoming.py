@@ -59,9 +59,21 @@ class Incoming:
     @property
     def several(self) -> bool:
         """Whether it asks for more than one answer: by `n`, or by a list of prompts."""
+        return self._prompts is not None or self.body.get("n") not in (None, 1)
+
+    @property
+    def answers(self) -> int:
+        """How many answers it asks for."""
+        n = self.body.get("n")
+        return (self._prompts or 1) * (n if isinstance(n, int) and n > 0 else 1)
+
+    @property
+    def _prompts(self) -> int | None:
+        """How many prompts are listed; None where there is no list of prompts."""
         prompt: Any = self.body.get("prompt")
-        listed = isinstance(prompt, list) and not all(isinstance(t, int) for t in cast("list[Any]", prompt))
-        return listed or self.body.get("n") not in (None, 1)
+        if not isinstance(prompt, list) or all(isinstance(token, int) for token in cast("list[Any]", prompt)):
+            return None
+        return len(cast("list[Any]", prompt))
 
     @property
     def wants_usage(self) -> bool:

@@ -1,6 +1,7 @@
 """Server-sent events: bytes in, events out. Every split of the bytes gives the same events."""
 
 import re
+from codecs import BOM_UTF8
 from typing import NamedTuple
 
 MAX_EVENT_BYTES = 16 * 2**20
@@ -29,6 +30,7 @@ class Decoder:
     """Cuts a byte stream into events."""
 
     def __init__(self) -> None:
+        self._lead: bytes | None = b""
         self._held = bytearray()
         self._after_cr = False
 
@@ -38,6 +40,8 @@ class Decoder:
         Raises:
             EventTooLong: if the event under way exceeds its bound.
         """
+        if self._lead is not None:
+            chunk = self._begin(chunk)
         if self._after_cr and chunk:  # the empty line before ended in CR, or in CRLF whose LF is here
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
@@ -51,6 +55,15 @@ class Decoder:
         if len(self._held) > MAX_EVENT_BYTES:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return [_event(raw) for raw in raws if raw]
+
+    def _begin(self, chunk: bytes) -> bytes:
+        """Return what follows a byte order mark, which may itself come in pieces."""
+        lead = (self._lead or b"") + chunk
+        if len(lead) < len(BOM_UTF8) and BOM_UTF8.startswith(lead):
+            self._lead = lead
+            return b""
+        self._lead = None
+        return lead.removeprefix(BOM_UTF8)
 
     def _cut(self, chunk: bytes) -> list[bytes]:
         """Cut where lines may end in CR, LF or both; only what is new is searched for an empty line."""
