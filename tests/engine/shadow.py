@@ -30,6 +30,7 @@ MINUTE_S = 60.0
 BELIEVED_S = 30.0
 RELIST_S = 5.0
 SETTLE_S = 0.5
+MAX_ORPHANED = 3
 USUAL_TOKENS = 256.0
 SLACK = 1e-6
 """Tokens: sums of floats in another order differ by less."""
@@ -57,6 +58,7 @@ class Call:
     choice: tuple[str, ...] = ()
     tried: list[str] = field(default_factory=list)
     attempts: int = 0
+    orphaned: int = 0
     attempt: int | None = None
     backend: str | None = None
     use: Use | None = None
@@ -229,6 +231,10 @@ class Shadow:
             case Cancelled() if event.request_id in self.calls:
                 if self.calls[event.request_id].end is None:
                     self._ends[event.request_id] = (Outcome.CANCELLED, event.reason)
+            case ModelsListed(answered=False):
+                self.pending.discard(event.backend)
+                self.asked_at.pop(event.backend, None)
+                self._listed_anew()
             case ModelsListed():
                 self.lists[event.backend] = (
                     event.models if event.models is not None else self.lists.get(event.backend)
@@ -236,8 +242,7 @@ class Shadow:
                 self.asked_at[event.backend] = self.now
                 self.pending.discard(event.backend)
                 self.refused = {key: at for key, at in self.refused.items() if key[0] != event.backend}
-                for call in self.waiting:
-                    self._enqueue(call)
+                self._listed_anew()
             case QueryOpened():
                 self.max_calls[event.query.id] = event.query.max_calls
             case QueryClosed():
@@ -277,25 +282,37 @@ class Shadow:
             call.use.requests = call.use.tokens = 0
         if failure.kind is FailureKind.UNKNOWN_MODEL and model is not None:
             self.refused[backend, model] = self.now + BELIEVED_S
-        if failure.kind is not FailureKind.OWNER_GONE:
+        if failure.kind is FailureKind.OWNER_GONE and call.orphaned < MAX_ORPHANED:
+            call.orphaned += 1
+        else:
             call.tried.append(backend)
         if failure.delivered or failure.kind in (FailureKind.INVALID, FailureKind.UNSENDABLE):
             self._ends[call.request.id] = (Outcome.FAILED, None)
         else:
             self._enqueue(call)
 
-    def _enqueue(self, call: Call) -> None:
-        """Find where the call may go, who has to be asked, and whether there is any hope."""
-        call.choice = tuple(
+    def _listed_anew(self) -> None:
+        if not self.settling:
+            for call in self.waiting:
+                if not call.choice or self._choice(call) != call.choice:
+                    self._enqueue(call)
+
+    def _choice(self, call: Call) -> tuple[str, ...]:
+        return tuple(
             name for name in self.fleet if name not in call.tried and self.serves(name, call.request.model)
         )
+
+    def _enqueue(self, call: Call) -> None:
+        """Find where the call may go, who has to be asked, and whether there is any hope."""
+        call.choice = self._choice(call)
         missing = not call.choice and not call.tried
         for name, spec in self.fleet.items():
             if spec.models is None and name not in self.pending:
                 asked_at = self.asked_at.get(name)
                 if asked_at is None:
                     self.settles_at = self.now + SETTLE_S
-                if asked_at is None or (missing and asked_at + RELIST_S <= self.now):
+                unlisted = self.lists.get(name) is None
+                if asked_at is None or ((missing or unlisted) and asked_at + RELIST_S <= self.now):
                     self.pending.add(name)
                     self.asked_at[name] = self.now
                     self._asks.append(name)

@@ -4,6 +4,7 @@ import pytest
 
 from agentsched.engine.commands import ListModels, Start, WakeAt
 from agentsched.engine.directory import SETTLE_S
+from agentsched.engine.engine import MAX_ORPHANED
 from agentsched.model import Backend, FailureKind, Reason
 from tests.engine.bench import Bench, completed, expired, failed, fleet, rejected
 
@@ -102,9 +103,19 @@ def test_the_failure_that_is_told_is_the_last_one() -> None:
 def test_a_call_whose_loop_closed_is_sent_again_at_no_charge() -> None:
     bench = Bench(*fleet(a={}))
     bench.submit("r1")
-    for attempt_id in range(1, 5):
+    for attempt_id in range(1, 1 + MAX_ORPHANED):
         assert bench.fail(attempt_id, 1.0, FailureKind.OWNER_GONE) == [Start(attempt_id + 1, "r1", "a")]
-    assert bench.fail(5, 2.0, FailureKind.ERROR) == [failed("r1", FailureKind.ERROR, "a", 5)]
+    last = 1 + MAX_ORPHANED
+    assert bench.fail(last, 2.0, FailureKind.ERROR) == [failed("r1", FailureKind.ERROR, "a", last)]
+
+
+def test_a_call_whose_task_is_cancelled_again_and_again_is_given_up() -> None:
+    bench = Bench(*fleet(a={}))
+    bench.submit("r1")
+    for attempt_id in range(1, 1 + MAX_ORPHANED):
+        bench.fail(attempt_id, 1.0, FailureKind.OWNER_GONE)
+    last = 1 + MAX_ORPHANED
+    assert bench.fail(last, 1.0, FailureKind.OWNER_GONE) == [failed("r1", FailureKind.OWNER_GONE, "a", last)]
 
 
 def test_a_call_whose_loop_closed_takes_its_place_among_many() -> None:

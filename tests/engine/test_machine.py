@@ -1,6 +1,7 @@
 """Any events in any order over any fleet: invariants hold, and the commands are what the rules ask for."""
 
 from math import inf
+from typing import Any
 
 from hypothesis import assume, settings
 from hypothesis import strategies as st
@@ -176,10 +177,17 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(wait=waits, number=which, models=maybe(model_lists | st.just(())))
     def listed(self, wait: float, number: int, models: tuple[str, ...] | None) -> None:
         """An answer, asked for or not."""
+        self.report(wait, number, models=models)
+
+    @rule(wait=waits, number=which)
+    def cut_short(self, wait: float, number: int) -> None:
+        self.report(wait, number, answered=False)
+
+    def report(self, wait: float, number: int, **answer: Any) -> None:
         names = sorted(self.shadow.pending) or [n for n, b in self.shadow.fleet.items() if b.models is None]
         assume(names)
         backend = names[number % len(names)]
-        self.feed(ModelsListed(at=self.later(wait), backend=backend, models=models))
+        self.feed(ModelsListed(at=self.later(wait), backend=backend, **answer))
 
     def an_attempt(self, number: int) -> int:
         """Mostly one that runs; sometimes one that is over or never was."""

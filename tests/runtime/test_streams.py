@@ -293,7 +293,31 @@ def test_usage_that_comes_late_still_counts(stack: ModuleType) -> None:
         answer = await backend.client.chat.completions.create(**ASK)
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 2
-        assert backend.clock() == pytest.approx(GRACE_S)
+        assert backend.clock() == pytest.approx(2 * GRACE_S - 1)
+
+    backend.run(main)
+
+
+def test_text_that_goes_on_after_a_finish_reason_is_not_cut(stack: ModuleType) -> None:
+    more = [step for _ in range(20) for step in (1.0, event(delta("b", finish="stop")))]
+    backend = Lingering(stack, *more, b"data: [DONE]\n\n")
+
+    async def main() -> None:
+        answer = await backend.client.chat.completions.create(**ASK)
+        assert answer.choices[0].message.content == "a" + 20 * "b"
+
+    backend.run(main)
+
+
+@pytest.mark.parametrize("reason", ["", "null"])
+def test_a_finish_reason_that_is_none_cuts_nothing(stack: ModuleType, reason: str) -> None:
+    more = [step for _ in range(20) for step in (1.0, event(delta("b", finish=reason)))]
+    backend = Lingering(stack, *more, event(delta(finish="stop")), b"data: [DONE]\n\n", finish=False)
+
+    async def main() -> None:
+        answer = await backend.client.chat.completions.create(**ASK)
+        assert answer.choices[0].message.content == "a" + 20 * "b"
+        assert answer.choices[0].finish_reason == "stop"
 
     backend.run(main)
 
@@ -322,7 +346,7 @@ def test_time_that_the_reader_takes_is_not_the_backends(stack: ModuleType) -> No
         await asyncio.sleep(3.5 * GRACE_S)
         chunks = [chunk async for chunk in stream]
         assert chunks[-1].usage is not None
-        assert 3.5 * GRACE_S < backend.clock() <= 5 * GRACE_S
+        assert backend.clock() == pytest.approx(3.5 * GRACE_S + GRACE_S - 1 + GRACE_S)
 
     backend.run(main)
 

@@ -1,4 +1,4 @@
-"""What a server says it serves: a list in time, or nothing."""
+"""What a server says it serves: a list in time, or why there is none."""
 
 import json
 from types import ModuleType
@@ -10,6 +10,7 @@ from agentsched import Backend
 from agentsched.testing import FakeFleet, VirtualClock
 from agentsched.transport import listing
 from agentsched.transport.listing import CAP_S, MAX_MODELS, as_list, list_models
+from agentsched.transport.refusal import Broken
 from tests.doubles import Answer, Script, upstream, whole
 
 KEYED = Backend("http://b:1/v1", api_key="sesame")
@@ -21,7 +22,11 @@ def ask(
     clock, transport = VirtualClock(), upstream(stack, answer)
 
     async def main() -> Any:
-        names = await list_models(stack, transport, backend)
+        try:
+            names = await list_models(stack, transport, backend)
+        except Broken as broken:
+            assert broken.detail
+            names = None
         assert transport.seen.open == 0
         return names, transport.seen, clock()
 

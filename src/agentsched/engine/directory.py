@@ -94,19 +94,29 @@ class Directory:
         """Return the backends to ask what they serve, and note that they were.
 
         Args:
-            missing: whether a model was not found, so that lists of some age are worth another look.
+            missing: whether a model was not found, so that lists of some age are worth another look. Backends
+                that could not say are asked again anyway.
         """
         due = [
             entry
             for entry in self._to_list
             if not entry.pending
-            and (entry.asked_at is None or (missing and entry.asked_at + RELIST_S <= now))
+            and (
+                entry.asked_at is None
+                or ((missing or entry.listed is None) and entry.asked_at + RELIST_S <= now)
+            )
         ]
         for entry in due:
             if entry.asked_at is None:
                 self.settles_at = now + SETTLE_S
             entry.asked_at, entry.pending = now, True
         return [entry.backend for entry in due]
+
+    def unasked(self, backend: str) -> None:
+        """Take back a question that was cut short."""
+        entry = self._entries[backend]
+        entry.pending = False
+        entry.asked_at = None
 
     def listed(self, backend: str, models: tuple[str, ...] | None, now: float) -> None:
         """Take a backend's answer; None if it gave none, which leaves an earlier list as it is."""

@@ -38,6 +38,9 @@ from agentsched.predict import MeanLengths
 MAX_QUEUED = 100_000
 KEPT_STORIES = 1_000
 
+MAX_ORPHANED = 3
+"""How often a call whose task is cancelled under it goes back to the same backend."""
+
 
 class Engine:
     """The state machine behind every shell.
@@ -200,9 +203,11 @@ class Engine:
         row.last_failure = failure
         if failure.kind is FailureKind.UNKNOWN_MODEL and row.request.model is not None:
             self.directory.refuse(backend.name, row.request.model, self.now)
-        if failure.kind is not FailureKind.OWNER_GONE:
+        if failure.kind is FailureKind.OWNER_GONE and row.orphaned < MAX_ORPHANED:
+            row.orphaned += 1
+        else:
             row.tried = (*row.tried, backend.name)
-            if not failure.of_the_call:
+            if failure.of_the_backend:
                 backend.failed += 1
                 backend.last_failure = failure
         if failure.elsewhere:
@@ -217,16 +222,21 @@ class Engine:
             self._end(row, Outcome.CANCELLED, reason=event.reason)
 
     def _models_listed(self, event: ModelsListed) -> None:
-        self.directory.listed(event.backend, event.models, self.now)
+        if event.answered:
+            self.directory.listed(event.backend, event.models, self.now)
+        else:
+            self.directory.unasked(event.backend)
         self._requeue()
 
     def _requeue(self) -> None:
-        """Give all that wait their choice of backends anew."""
+        """Give those that wait their choice of backends anew."""
+        if self.directory.settling(self.now):
+            return
         self._settles_at = inf
-        for key, request_id in sorted(self.queue):
-            row = self.requests[request_id]
-            self.queue.remove(row.choice, key)
-            self._enqueue(row, note=False)
+        for key, row in sorted((key, self.requests[request_id]) for key, request_id in self.queue):
+            if not row.choice or self.directory.choice(row.request.model, row.tried, self.now) != row.choice:
+                self.queue.remove(row.choice, key)
+                self._enqueue(row, note=False)
 
     def _close(self) -> None:
         self.closed = True

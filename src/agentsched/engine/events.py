@@ -64,11 +64,17 @@ class Failed:
 
 @value
 class ModelsListed:
-    """A backend was asked what it serves; None: it could not say, so any name may be tried there."""
+    """A backend was asked what it serves.
+
+    Attributes:
+        models: None: it could not say, so any name may be tried there.
+        answered: False if the question was cut short on our side: it counts as never asked.
+    """
 
     at: float
     backend: str
-    models: tuple[str, ...] | None
+    models: tuple[str, ...] | None = None
+    answered: bool = True
 
 
 @value

@@ -24,6 +24,7 @@ class RequestRow:
     choice: Choice = ()
     tried: tuple[str, ...] = ()
     attempts: int = 0
+    orphaned: int = 0
     attempt: "AttemptRow | None" = None
     last_failure: Failure | None = None
     last_backend: str | None = None

@@ -51,6 +51,11 @@ class Failure:
         return self.kind in (FailureKind.INVALID, FailureKind.UNSENDABLE)
 
     @property
+    def of_the_backend(self) -> bool:
+        """Whether it tells against the backend: not what the call or the app brought about."""
+        return not self.of_the_call and self.kind is not FailureKind.OWNER_GONE
+
+    @property
     def elsewhere(self) -> bool:
         """Whether another backend may do better: not if the call itself is at fault or half delivered."""
         return not self.delivered and not self.of_the_call

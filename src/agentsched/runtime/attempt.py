@@ -35,8 +35,15 @@ class Attempt:
         """Begin; call it on the caller's loop."""
         row = self._call.row
         if not self._aborted:
-            self._task = row.loop.create_task(self._run(row), context=self._call.context.copy())
-            row.spawn(self._task)
+            work = self._run(row)
+            try:  # not context=: a task factory may not know it
+                self._task = self._call.context.copy().run(row.loop.create_task, work)
+            except Exception as error:
+                work.close()
+                detail = f"the loop's task factory failed: {error!r}"
+                self._failed(Ended(Failure(kind=FailureKind.REFUSED, detail=detail)))
+            else:
+                row.spawn(self._task)
 
     def abort(self) -> None:
         """Stop and close the connection; call it on the caller's loop."""
@@ -57,10 +64,18 @@ class Attempt:
             self._exchange = Exchange(self._driver.stack, transport, call.incoming, outgoing, self)
             ended = await self._exchange.run()
         except asyncio.CancelledError:
-            if not self._aborted and not self._finished:
+            if self._aborted or self._finished:
+                raise
+            if _cancelled():
                 self._failed(Ended(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered)))
-            raise
-        except Exception as error:
+                raise
+            detail = "the transport gave up by itself (CancelledError)"
+            failure = Failure(kind=FailureKind.BROKEN, delivered=call.delivered, detail=detail)
+            self._failed(Ended(failure))
+            return
+        except GeneratorExit:
+            raise  # its loop was closed under it
+        except BaseException as error:
             if not self._finished:
                 failure = Failure(kind=FailureKind.PROTOCOL, delivered=call.delivered, detail=repr(error))
                 self._failed(Ended(failure))
@@ -120,7 +135,15 @@ class Attempt:
         self._call.row.ending.pop(self, None)
         self._driver.tell(self._backend.name, None)
         learn = not self._stalled
-        self._driver.report(
-            self._id, lambda at: Finished(at=at, attempt_id=self._id, usage=usage, learn=learn)
-        )
-        self._call.spool.close()
+        try:
+            self._driver.report(
+                self._id, lambda at: Finished(at=at, attempt_id=self._id, usage=usage, learn=learn)
+            )
+        finally:
+            self._call.spool.close()
+
+
+def _cancelled() -> bool:
+    """Whether somebody cancels the running task, or a cancellation comes from within."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

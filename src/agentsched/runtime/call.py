@@ -67,7 +67,7 @@ class Call:
         error = error_of(
             verdict,
             self.incoming.model,
-            served(),
+            served,
             partial_text=partial,
             running=self.running,
             sent=self.sent or self.running,

@@ -16,7 +16,7 @@ from typing import Any
 from agentsched.engine import Engine
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
-from agentsched.errors import SchedulerClosed
+from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
 from agentsched.model import Backend, Failure, Outcome, Reason, Request
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
@@ -24,6 +24,7 @@ from agentsched.runtime.loops import LoopRow
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.listing import list_models
 from agentsched.transport.outgoing import Addressing
+from agentsched.transport.refusal import Broken
 from agentsched.transport.stack import Stack
 
 log = logging.getLogger("agentsched")
@@ -33,6 +34,9 @@ WATCH_S = 1.0
 
 SILENT_S = 60.0
 """How long the log says nothing more of a backend that comes and goes."""
+
+AGAIN_S = 0.05
+"""How long after a question was cut short it is asked again: a loop that ends is gone by then."""
 
 STOPPED_S = 0.1
 """How often a loop that others wait for is looked at: it may stop before it has done what was asked of it."""
@@ -60,19 +64,25 @@ class Driver:
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         self._loops: dict[asyncio.AbstractEventLoop, LoopRow] = {}
         self._dropped: deque[Call] = deque()
+        self._deciding = False
+        self._inbox: deque[Callable[[float], Event]] = deque()
+        self._orders: deque[Command] = deque()
         self._failing: set[str] = set()
         self._silent_until: dict[str, float] = {}
+        self._unlisted: set[str] = set()
 
     def submit(self, incoming: Incoming, request: Request) -> Call:
         """Take a call from the running loop."""
         with self.lock:
+            if self._deciding:
+                raise UsageError("a policy cannot make calls: it is asked in the middle of a decision")
             call = Call(request.id, incoming, self._here())
             self._calls[request.id] = call
             try:
                 self.feed(lambda at: Submitted(at=at, request=request))
             except BaseException:
                 self._calls.pop(request.id, None)
-                self._take(lambda at: Cancelled(at=at, request_id=request.id))
+                self.feed(lambda at: Cancelled(at=at, request_id=request.id))
                 raise
             self._watch()
         return call
@@ -118,22 +128,45 @@ class Driver:
                 self._sweep()
 
     def _take(self, event: Callable[[float], Event]) -> None:
-        for command in self.engine.handle(event(self.clock())):
-            self._obey(command)
+        """Decide and act on one event, then on those that came up meanwhile.
+
+        They come from inside a decision or an action: tasks that start eagerly, a policy that calls back, and
+        the garbage collector, which may close a query anywhere.
+        """
+        if self._deciding:
+            self._inbox.append(event)
+            return
+        self._deciding = True
+        try:
+            self._act(event)
+        finally:
+            try:
+                while self._inbox:
+                    self._act(self._inbox.popleft())
+            finally:
+                self._deciding = False
+
+    def _act(self, event: Callable[[float], Event]) -> None:
+        self._orders.extend(self.engine.handle(event(self.clock())))
+        while self._orders:  # if an exception hits an action, the next event goes on with the rest
+            self._obey(self._orders.popleft())
 
     async def aclose(self) -> None:
         """End all calls, wait for their connections to close, and close the pools."""
         self.feed(lambda at: Closed(at=at))
         with self.lock:
             rows = list(self._loops.values())
-            self._loops.clear()
         await asyncio.gather(*map(_closed, rows), return_exceptions=True)
+        with self.lock:
+            for row in rows:
+                self._loops.pop(row.loop, None)
 
     async def list_all_models(self) -> list[str]:
         """Ask every backend that was not configured with its models, and return all names served.
 
         Raises:
             SchedulerClosed: after the end.
+            BackendUnavailable: if nobody could say.
         """
         if self.engine.closed:
             raise SchedulerClosed("the scheduler is closed")
@@ -142,16 +175,36 @@ class Driver:
         unknown = [backend for backend in self._backends.values() if backend.models is None]
         await asyncio.gather(*(self._list(row, backend) for backend in unknown))
         with self.lock:
-            return self.engine.directory.served()
+            served = self.engine.directory.served()
+        if not served:
+            raise BackendUnavailable(
+                "no backend could list its models; the log says why", backend="", attempts=1
+            )
+        return served
 
     async def _list(self, row: LoopRow, backend: Backend) -> None:
         """Ask a backend what it serves and tell the engine; call it on the row's loop."""
-        models: tuple[str, ...] | None = None
+        name = backend.name
         try:
             models = await list_models(self.stack, await row.transport(), backend)
-        finally:
-            row.asking.pop(backend.name, None)
-            self.feed(lambda at: ModelsListed(at=at, backend=backend.name, models=models))
+        except asyncio.CancelledError:  # if the loop goes on, ask again; if it closes, another one will
+            row.asking[name] = None
+            row.loop.call_later(AGAIN_S, self._cut_short, row, name)
+            raise
+        except Broken as broken:
+            if name not in self._unlisted:
+                log.warning("%s: its models are not known, so it is tried with any: %s", name, broken.detail)
+            self._unlisted.add(name)
+            models = None
+        else:
+            self._unlisted.discard(name)
+        row.asking.pop(name, None)
+        self.feed(lambda at: ModelsListed(at=at, backend=name, models=models))
+
+    def _cut_short(self, row: LoopRow, backend: str) -> None:
+        if backend in row.asking:
+            del row.asking[backend]
+            self.feed(lambda at: ModelsListed(at=at, backend=backend, answered=False))
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -178,7 +231,10 @@ class Driver:
                         self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
                 row = self._here()
-                task = row.asking[backend] = row.loop.create_task(self._list(row, self._backends[backend]))
+                row.asking[backend] = None
+                task = row.loop.create_task(self._list(row, self._backends[backend]))
+                if not task.done():  # a task may start eagerly
+                    row.asking[backend] = task
                 row.spawn(task)
             case WakeAt(at):
                 for row in self._loops.values():
@@ -232,7 +288,7 @@ class Driver:
                 row = self._loops.pop(closed)
                 self._dropped.extend(call for call in self._calls.values() if call.row is row)
                 for backend in row.asking:
-                    self._take(lambda at, name=backend: ModelsListed(at=at, backend=name, models=None))
+                    self._take(lambda at, name=backend: ModelsListed(at=at, backend=name, answered=False))
             while self._dropped:
                 call = self._dropped.popleft()
                 if not call.over:

@@ -32,7 +32,7 @@ class LoopRow:
         on_wake: called when the timer rings.
 
     Attributes:
-        asking: by backend, the task of this loop that asks it for its models.
+        asking: by backend, the task of this loop that asks it for its models; None while it has yet to begin.
         ending: attempts that have a finish reason, and until when the rest must come, in that order.
     """
 
@@ -45,7 +45,7 @@ class LoopRow:
     ) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
-        self.asking: dict[str, asyncio.Task[None]] = {}
+        self.asking: dict[str, asyncio.Task[None] | None] = {}
         self.ending: dict[Ending, float] = {}
         self._end_timer: asyncio.TimerHandle | None = None
         self._stack = stack
@@ -101,7 +101,8 @@ class LoopRow:
             if timer is not None:
                 timer.cancel()
         for task in self.asking.values():
-            task.cancel()
+            if task is not None:
+                task.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks)
         if self._pool is not None:

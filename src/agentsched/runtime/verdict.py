@@ -1,7 +1,7 @@
 """The engine's verdict on a request as the error its caller gets."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ _BACKEND_ERRORS: dict[FailureKind, type[BackendError]] = {
 def error_of(
     verdict: Resolve,
     model: str | None,
-    served: Sequence[str],
+    served: Callable[[], Sequence[str]],
     *,
     partial_text: str = "",
     running: bool = False,
@@ -49,7 +49,7 @@ def error_of(
     """Return the error for a request that did not complete.
 
     Args:
-        served: the models that are served, to be named where the one asked for is not.
+        served: returns the models that are served, to be named where the one asked for is not.
         running: whether it ran when it ended.
         sent: whether some backend received it.
     """
@@ -74,7 +74,7 @@ def error_of(
             return for_sdk(QueueFull)("as many calls wait as max_queued allows; nothing was sent", **common)
         case (_, Reason.UNKNOWN_MODEL):
             return for_sdk(UnknownModel)(
-                f"no backend serves {model!r}; served are: {_listed(served)}", **common
+                f"no backend serves {model!r}; served are: {_listed(served())}", **common
             )
         case (_, Reason.CLOSED):
             return for_sdk(SchedulerClosed)("the scheduler is closed", **common)

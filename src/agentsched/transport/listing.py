@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from agentsched.model import Backend
+from agentsched.model import Backend, FailureKind
 from agentsched.transport.body import read_body
 from agentsched.transport.jsontext import dumps, loads
+from agentsched.transport.refusal import Broken, raised
 from agentsched.transport.stack import Stack
 
 CAP_S = 2.0
@@ -16,8 +17,12 @@ MAX_BYTES = 4 * 2**20
 MAX_MODELS = 10_000
 
 
-async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[str, ...] | None:
-    """Return the names that the server lists; None if it does not answer with a list in time."""
+async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[str, ...]:
+    """Return the names that the server lists, at least one.
+
+    Raises:
+        Broken: if it does not answer with a list in time.
+    """
     headers = {"accept": "application/json", "accept-encoding": "identity"}
     if backend.api_key is not None:
         headers["authorization"] = f"Bearer {backend.api_key}"
@@ -32,15 +37,22 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
                 content = await read_body(response.stream, MAX_BYTES)
             finally:
                 await response.aclose()
-        if response.status_code != 200 or content is None:
-            return None
-        names = [model["id"] for model in loads(content)["data"]]
-    except Exception:  # whatever is wrong with the answer, the caller only needs to know that there is none
-        return None
-    return (
-        tuple(name for name in names if isinstance(name, str) and name.isprintable() and name)[:MAX_MODELS]
-        or None
-    )
+    except Exception as error:
+        raise raised(stack, error) from None
+    if response.status_code != 200:
+        raise Broken(FailureKind.ERROR, f"GET {request.url} answers HTTP {response.status_code}")
+    return _names(content or b"")
+
+
+def _names(content: bytes) -> tuple[str, ...]:
+    try:
+        found = [model["id"] for model in loads(content)["data"]]
+    except (ValueError, TypeError, KeyError):
+        raise Broken(FailureKind.PROTOCOL, "what it answers is no list of models") from None
+    names = tuple(name for name in found if isinstance(name, str) and name.isprintable() and name)
+    if not names:
+        raise Broken(FailureKind.PROTOCOL, "it lists no model")
+    return names[:MAX_MODELS]
 
 
 def as_list(names: Iterable[str]) -> bytes:
