@@ -50,10 +50,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture
-def agentsched_clock() -> VirtualClock:
-    """Return a clock that jumps: `agentsched_clock.run(main())` takes hours in milliseconds."""
+def agentsched_clock(request: pytest.FixtureRequest) -> VirtualClock:
+    """Return a clock that jumps: `agentsched_clock.run(main())` takes hours in milliseconds.
+
+    Coroutine tests need the mark `agentsched_virtual`: on any other loop this clock would stand still.
+    """
     from agentsched.testing import VirtualClock
 
+    node = request.node
+    if inspect.iscoroutinefunction(getattr(node, "obj", None)) and node.get_closest_marker(MARK) is None:
+        raise pytest.UsageError(
+            f"{node.name} runs on a real event loop, where virtual time stands still: mark it with "
+            f"@pytest.mark.{MARK}, or make it a plain test that calls agentsched_clock.run(...)"
+        )
     return VirtualClock()
 
 

@@ -31,6 +31,7 @@ BELIEVED_S = 30.0
 RELIST_S = 5.0
 SETTLE_S = 0.5
 MAX_ORPHANED = 3
+MOST_TOKENS = 131_072
 USUAL_TOKENS = 256.0
 SLACK = 1e-6
 """Tokens: sums of floats in another order differ by less."""
@@ -224,7 +225,9 @@ class Shadow:
                 assert call.use is not None
                 call.use.tokens = (call.request.input_tokens if given is None else given) + written
                 if written > 0:
-                    self.lengths[self._history(call.request)].append(written)
+                    cap = call.request.max_tokens
+                    learned = written if cap is None else min(written, cap)
+                    self.lengths[self._history(call.request)].append(min(learned, MOST_TOKENS))
                 self._ends[call.request.id] = (Outcome.COMPLETED, None)
             case Failed() if event.attempt_id in self.running:
                 self._failed(self._vacate(event.attempt_id), event.failure)

@@ -162,19 +162,17 @@ def test_errors(stack: ModuleType, case: str, max_retries: int) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_backends_error_is_the_sdks_own_and_is_not_retried(
+def test_a_backends_error_is_the_sdks_own(
     stack: ModuleType, status: int, kind: type[openai.APIStatusError], stream: bool
 ) -> None:
     rig = Rig(1, stack=stack)
     rig["fake-1"].fail(faults.Status(code=status, retry_after_s=2, message="said so"))
-    rig.client = rig.client.with_options(max_retries=2)
 
     async def main() -> None:
         with pytest.raises(kind, match="said so") as caught:
             await rig.say(stream=stream)
         response = caught.value.response
         assert response.status_code == status
-        assert response.headers["x-should-retry"] == "false"
         assert response.headers["retry-after"] == "2"
         assert response.headers["x-agentsched-backend"] == "fake-1"
         assert caught.value.request_id == response.headers["x-request-id"]
@@ -185,22 +183,25 @@ def test_a_backends_error_is_the_sdks_own_and_is_not_retried(
     assert rig.clock() < 1
 
 
+def test_the_sdk_retries_if_it_is_told_to() -> None:
+    rig = Rig(1)
+    rig["fake-1"].fail(faults.Status(code=429, retry_after_s=2), times=2)
+
+    async def main() -> None:
+        assert isinstance(await outcome(rig.say()), openai.RateLimitError), "it is told not to"
+        rig.client = rig.client.with_options(max_retries=2)
+        answer = await rig.say()
+        assert answer.choices[0].finish_reason == "stop"
+
+    rig.run(main)
+    assert len(rig.received) == 3
+    assert 2 <= rig.clock() < 3
+
+
 def scripted(stack: ModuleType, *answers: Any) -> tuple[VirtualClock, openai.AsyncOpenAI, Any]:
     clock, transport = VirtualClock(), upstream(stack, *answers)
     scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])], upstream=transport, clock=clock)
     return clock, scheduler.openai().with_options(max_retries=2), transport.seen
-
-
-def test_a_backend_that_wants_to_be_retried_does_not_get_the_sdk_to(stack: ModuleType) -> None:
-    answer = whole({"error": {"message": "again!"}}, status=500, headers=[("X-Should-Retry", "true")])
-    clock, client, seen = scripted(stack, answer)
-
-    async def main() -> None:
-        with pytest.raises(openai.InternalServerError, match="again!"):
-            await client.chat.completions.create(**ASK)
-
-    clock.run(main())
-    assert len(seen.requests) == 1
 
 
 def test_the_backends_own_request_id_is_kept_apart(stack: ModuleType) -> None:

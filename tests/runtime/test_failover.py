@@ -85,7 +85,6 @@ def test_when_all_have_failed_the_last_ones_word_counts(
 ) -> None:
     rig = Rig(2, stack=stack)
     rig.fleet.fail(fault)
-    rig.client = rig.client.with_options(max_retries=2)
 
     async def main() -> None:
         error = await outcome(rig.say(stream=stream, **HASTY))

@@ -724,7 +724,7 @@ def test_other_paths_are_passed_through_byte_for_byte(stack: ModuleType) -> None
 def test_other_paths_that_break(stack: ModuleType) -> None:
     call = incoming(b"", method="GET", path="/v1/files/f/content")
     assert run(stack, Script(pieces=[b"a", OSError("gone")]), call).kind is FailureKind.BROKEN
-    assert run(stack, whole(b"no", status=404), call).kind is FailureKind.ERROR
+    assert run(stack, whole(b"no", status=404), call).kind is FailureKind.MISSING
 
 
 # -- leaving ------------------------------------------------------------------------------------------

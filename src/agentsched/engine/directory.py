@@ -74,6 +74,10 @@ class Directory:
         """Return every model name that the app may use, sorted."""
         return sorted({name for entry in self._entries.values() for name in entry.names() or ()})
 
+    def names(self, backend: str) -> Collection[str] | None:
+        """Return what a backend serves, as the app calls it; None if any name may be tried there."""
+        return self._entries[backend].names()
+
     def choice(self, model: str | None, tried: Sequence[str], now: float) -> Choice:
         """Return the backends that serve the model and are not in `tried`."""
         if tried or now < self._refused_until:

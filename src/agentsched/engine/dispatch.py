@@ -72,7 +72,7 @@ def place(
     ranked: list[tuple[float, int, int, BackendRow]] = []
     for backend in fitting:
         try:
-            cost = policy.cost(job, backend.load(prefill_s, decode_s))
+            cost = float(policy.cost(job, backend.load(prefill_s, decode_s)))
             cost = inf if isnan(cost) else cost
         except Exception:  # a user's cost function; half a decision would lose other calls' answers
             cost = inf

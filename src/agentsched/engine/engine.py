@@ -27,9 +27,8 @@ from agentsched.engine.events import (
 )
 from agentsched.engine.queries import Queries
 from agentsched.engine.queue import Queue
-from agentsched.engine.rows import AttemptRow, BackendRow, RequestRow
+from agentsched.engine.rows import AttemptRow, BackendRow, RequestRow, fleet_rows
 from agentsched.engine.story import Entry, Stories
-from agentsched.engine.window import Window
 from agentsched.errors import InvariantBroken, UsageError
 from agentsched.model import Backend, FailureKind, Job, Outcome, Reason, Request
 from agentsched.policy import Policy
@@ -64,12 +63,11 @@ class Engine:
         kept_stories: int = KEPT_STORIES,
         journal: Callable[[Event], None] | None = None,
     ) -> None:
-        _check_distinct(backends)
         self.policy = policy
         self.max_queued = max_queued
         self.now = 0.0
         self.closed = False
-        self.backends = {spec.name: _row(spec, index) for index, spec in enumerate(backends)}
+        self.backends = fleet_rows(backends)
         self.requests: dict[str, RequestRow] = {}
         self.attempts: dict[int, AttemptRow] = {}
         self.queries = Queries()
@@ -141,7 +139,8 @@ class Engine:
         rank = self._rank(job)
         row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
-        facts = {"model": request.model, "input_tokens": request.input_tokens}
+        facts = {"model": request.model, "workflow": request.workflow, "step": request.step}
+        facts |= {"input_tokens": request.input_tokens}
         facts |= {"expected_output_tokens": job.output_tokens, "priority": request.priority, "rank": rank}
         self.stories.begin(request.id, self.now, "submitted", facts)
         query = self.queries.of(request.query)
@@ -174,7 +173,8 @@ class Engine:
         row, usage = self.requests[attempt.request_id], event.usage
         written = attempt.backend.finished(self.now, attempt, usage, learn=event.learn)
         if written > 0:
-            self.lengths.observe(_history(row.request), written)
+            cap = row.request.max_tokens  # a backend's count may be wrong; a caller's cap is not
+            self.lengths.observe(_history(row.request), written if cap is None else min(written, cap))
         self._release(row, attempt)
         self._end(
             row,
@@ -385,24 +385,6 @@ class Engine:
 
     def _note(self, request_id: str, what: str, **facts: object) -> None:
         self.stories.note(request_id, self.now, what, facts)
-
-
-def _check_distinct(backends: Sequence[Backend]) -> None:
-    if not backends:
-        raise UsageError("Scheduler needs at least one Backend")
-    for attribute in ("base_url", "name"):
-        seen: dict[str, None] = {}
-        for backend in backends:
-            value = getattr(backend, attribute)
-            if value in seen:
-                raise UsageError(f"two backends have the {attribute} {value!r}; each must be given once")
-            seen[value] = None
-
-
-def _row(spec: Backend, index: int) -> BackendRow:
-    rpm = Window(spec.rpm) if spec.rpm is not None else None
-    tpm = Window(spec.tpm) if spec.tpm is not None else None
-    return BackendRow(spec.name, spec, index, rpm=rpm, tpm=tpm)
 
 
 def _history(request: Request) -> tuple[str | None, str | None, str | None]:

@@ -98,7 +98,11 @@ def replay(lines: Iterable[str], policy: Policy) -> Iterator[tuple[Event, list[C
             raise UsageError(f"line {number}: the head names no backend {event.backend!r}")
         if isinstance(event, Submitted) and event.request.id in engine.requests:
             raise UsageError(f"line {number}: the request {event.request.id!r} is live already")
-        yield event, engine.handle(event)
+        try:
+            commands = engine.handle(event)
+        except UsageError:  # as it was for the one who made the call: the policy cannot rank it
+            commands = []
+        yield event, commands
 
 
 def _plain(value: Any) -> dict[str, Any]:

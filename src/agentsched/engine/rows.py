@@ -1,9 +1,11 @@
 """The rows of the engine's tables. State and its bookkeeping; the decisions are the engine's."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentsched.engine.queue import Choice, Key
 from agentsched.engine.window import Charge, Window
+from agentsched.errors import UsageError
 from agentsched.model import Backend, BackendLoad, Failure, Job, Request, Usage
 from agentsched.predict import Speed
 from agentsched.predict.speed import batch_factor
@@ -164,3 +166,31 @@ class BackendRow:
             prefill_s_per_token=speed.prefill_s if speed.prefill_s is not None else prefill_s,
             decode_s_per_token=alone * batch_factor(len(self.running) + 1),
         )
+
+
+def fleet_rows(backends: Sequence[Backend]) -> dict[str, BackendRow]:
+    """Return a row for each backend, by name.
+
+    Raises:
+        UsageError: for no backends or for two with the same name or address.
+    """
+    _check_distinct(backends)
+    return {spec.name: _row(spec, index) for index, spec in enumerate(backends)}
+
+
+def _check_distinct(backends: Sequence[Backend]) -> None:
+    if not backends:
+        raise UsageError("Scheduler needs at least one Backend")
+    for attribute in ("base_url", "name"):
+        seen: dict[str, None] = {}
+        for backend in backends:
+            value = getattr(backend, attribute)
+            if value in seen:
+                raise UsageError(f"two backends have the {attribute} {value!r}; each must be given once")
+            seen[value] = None
+
+
+def _row(spec: Backend, index: int) -> BackendRow:
+    rpm = Window(spec.rpm) if spec.rpm is not None else None
+    tpm = Window(spec.tpm) if spec.tpm is not None else None
+    return BackendRow(spec.name, spec, index, rpm=rpm, tpm=tpm)

@@ -17,6 +17,7 @@ class FailureKind(StrEnum):
     PROTOCOL = "not an answer"
     DENIED = "access denied"
     UNKNOWN_MODEL = "model not served here"
+    MISSING = "not found here"
     INVALID = "request refused as invalid"
     UNSENDABLE = "not valid as HTTP"
     OWNER_GONE = "the loop that ran it closed"
@@ -53,7 +54,7 @@ class Failure:
     @property
     def of_the_backend(self) -> bool:
         """Whether it tells against the backend: not what the call or the app brought about."""
-        return not self.of_the_call and self.kind is not FailureKind.OWNER_GONE
+        return not self.of_the_call and self.kind not in (FailureKind.OWNER_GONE, FailureKind.MISSING)
 
     @property
     def elsewhere(self) -> bool:

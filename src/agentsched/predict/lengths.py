@@ -7,6 +7,9 @@ Key = tuple[str | None, str | None, str | None]
 PRIOR_TOKENS = 256.0
 """Expected output of a step that has no history yet."""
 
+MOST_TOKENS = 2**17
+"""No answer is longer; one mistaken count must not outweigh all others for long."""
+
 MEMORY = 100
 """Answers after which an old one has lost weight 1/e: drifts of a step are followed, noise is not."""
 
@@ -33,6 +36,7 @@ class MeanLengths:
 
     def observe(self, key: Key, output_tokens: int) -> None:
         """Learn from one finished call."""
+        output_tokens = min(output_tokens, MOST_TOKENS)
         mean, count = self._means.get(key, (0.0, 0))
         count = min(count + 1, MEMORY)
         self._means[key] = (mean + (output_tokens - mean) / count, count)

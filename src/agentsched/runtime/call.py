@@ -59,7 +59,7 @@ class Call:
         refusal = self.last.refusal if self.last is not None and verdict.outcome is Outcome.FAILED else None
         if refusal is not None and not self.head.done():
             head, content = refusal
-            self.begin(head.replaced(b"x-should-retry", b"false"), verdict.backend or "")
+            self.begin(head, verdict.backend or "")
             self.spool.put(content)
             self.spool.close()
             return

@@ -111,7 +111,7 @@ class Driver:
 
     def tell(self, backend: str, failure: Failure | None) -> None:
         """Tell the log when a backend begins to fail, now and then; the snapshot counts all failures."""
-        if failure is None or failure.of_the_call:
+        if failure is None or not failure.of_the_backend:
             self._failing.discard(backend)
         elif backend not in self._failing:
             self._failing.add(backend)

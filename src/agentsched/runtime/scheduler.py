@@ -37,6 +37,9 @@ BASE_URL = "http://agentsched.invalid/v1"
 API_KEY = "agentsched"
 """What clients are given as a key; it stays in the process."""
 
+READ_S, CONNECT_S = 600.0, 5.0
+"""The openai SDK's own timeouts: between two reads and for connecting; time in the queue does not count."""
+
 MAX_BODY_BYTES = 64 * 2**20
 """Room for a prompt with images; larger bodies are mistakes."""
 
@@ -78,6 +81,10 @@ class Scheduler:
             raise UsageError(f"policy must be a Policy such as Policy.default(), not {policy!r}")
         whole(max_queued, "max_queued", least=0)
         self._max_body_bytes = whole(max_body_bytes, "max_body_bytes", least=1)
+        if clock is not None and not callable(clock):
+            raise UsageError(
+                f"clock must be a function that returns seconds, such as a VirtualClock, not {clock!r}"
+            )
         stack = default_stack() if upstream is None else stack_of(upstream)
         policy = policy if policy is not None else Policy.default()
         engine = Engine(fleet, policy=policy, max_queued=max_queued)
@@ -118,7 +125,8 @@ class Scheduler:
         """
         stack = default_stack()
         transport = transport_type(stack)(self._driver, self._request, self._max_body_bytes)
-        return stack.AsyncClient(transport=transport, base_url=BASE_URL, timeout=None)
+        timeout = stack.Timeout(READ_S, connect=CONNECT_S)
+        return stack.AsyncClient(transport=transport, base_url=BASE_URL, timeout=timeout)
 
     def client_kwargs(self) -> dict[str, Any]:
         """Return what LangChain's `ChatOpenAI` and its relatives need for their calls to be scheduled.

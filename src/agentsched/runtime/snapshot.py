@@ -1,12 +1,15 @@
 """What a scheduler holds, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agentsched.engine import Engine
 from agentsched.engine.rows import BackendRow, RequestRow
 
 SHOWN = 100
+
+NAMED = 5
+"""Models of a backend that a line names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +53,14 @@ class BackendView:
     """A backend: its load, its limit, what was learned of it.
 
     Attributes:
+        models: what it serves, as the app calls it; None while that is not known, so that it is tried with any.
         failed: attempts that failed there, calls that were invalid in themselves aside.
         last_failure: what was wrong the last time; None if nothing ever was.
         prefill_s_per_token, decode_s_per_token: alone on it; None until measured.
     """
 
     name: str
+    models: Sequence[str] | None
     running: int
     max_concurrency: int | None
     started: int
@@ -67,7 +72,11 @@ class BackendView:
     def __str__(self) -> str:
         limit = self.max_concurrency or "no limit"
         failed = f", {self.failed} failed, last: {self.last_failure}" if self.failed else ""
-        return f"{self.name}: {self.running} of {limit} running, {self.started} started{failed}"
+        known = self.models or ()
+        models = "any model" if self.models is None else ", ".join(known[:NAMED]) or "no model"
+        more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+        load = f"{self.running} of {limit} running, {self.started} started"
+        return f"{self.name} ({models}{more}): {load}{failed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +111,7 @@ def snapshot(engine: Engine, now: float) -> Snapshot:
         queued=len(engine.queue),
         running=len(engine.attempts),
         queries=len(engine.queries),
-        backends=[_view(row) for row in engine.backends.values()],
+        backends=[_view(row, engine.directory.names(row.name)) for row in engine.backends.values()],
         waiting=[_waiting(engine, engine.requests[request_id], now) for _, request_id in first],
         calls=[
             Running(
@@ -120,10 +129,11 @@ def snapshot(engine: Engine, now: float) -> Snapshot:
     )
 
 
-def _view(row: BackendRow) -> BackendView:
+def _view(row: BackendRow, models: Collection[str] | None) -> BackendView:
     failure = row.last_failure
     return BackendView(
         name=row.name,
+        models=None if models is None else tuple(models),
         running=len(row.running),
         max_concurrency=row.spec.max_concurrency,
         started=row.started,

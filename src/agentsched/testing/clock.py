@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
+from agentsched.errors import UsageError
 from agentsched.testing.threads import OtherThreads
 
 _T = TypeVar("_T")
@@ -50,7 +51,20 @@ class VirtualClock:
         return f"<VirtualClock at {self._now:.6f} s>"
 
     def run(self, main: Coroutine[Any, Any, _T]) -> _T:
-        """Run `main` to its end on a new loop, as `asyncio.run` does; the clock goes on from where it was."""
+        """Run `main` to its end on a new loop, as `asyncio.run` does; the clock goes on from where it was.
+
+        Raises:
+            UsageError: inside a running event loop.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            main.close()
+            raise UsageError(
+                "VirtualClock.run starts a loop of its own: call it from sync code, not inside a loop"
+            )
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
             return runner.run(main)
 

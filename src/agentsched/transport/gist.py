@@ -16,7 +16,7 @@ MAX_BYTES = 256 * 2**20
 MAX_FIELDS = 1_000
 """An answer has a dozen."""
 
-MAX_COUNT = 10**9
+MAX_COUNT = 10**7
 """No call has more tokens; a larger count is a mistake of the backend's."""
 
 _LABELS = frozenset(("index", "type", "id", "role", "format"))

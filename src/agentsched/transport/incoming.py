@@ -13,6 +13,9 @@ from agentsched.transport.jsontext import loads
 API_ROOT = b"/v1"
 CHARS_PER_TOKEN = 4
 
+MAX_MODEL_CHARS = 1_000
+"""Longer names are mistakes; names are kept with the stories of calls."""
+
 MAX_TOKENS = 10**9
 """A larger cap is none."""
 
@@ -110,6 +113,8 @@ def read(
     """
     if len(content) > max_body_bytes:
         raise UsageError(f"the body has {len(content)} bytes; the scheduler takes at most {max_body_bytes}")
+    if not (method.isascii() and method.isalpha()):
+        raise UsageError(f"{method[:20]!r} is no HTTP method")
     kind, path = _route(method, raw_path)
     body = _body(kind, method, headers, content)
     return Incoming(
@@ -139,7 +144,7 @@ def _below_root(raw_path: bytes) -> bytes:
     below = raw_path.removeprefix(API_ROOT)
     if below is raw_path or below[:1] not in (b"/", b"?", b""):
         below = raw_path
-    if b".." in below.partition(b"?")[0].lower().replace(b"%2e", b".").split(b"/"):
+    if b".." in below.partition(b"?")[0].lower().replace(b"%2e", b".").replace(b"%2f", b"/").split(b"/"):
         raise UsageError("a path with '..' would leave the backend's API root; nothing was sent")
     return below
 
@@ -173,6 +178,10 @@ def _understood(kind: Kind, content: bytes) -> Mapping[str, Any]:
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise UsageError("the body names no model: 'model' must be a non-empty string")
+    if len(model) > MAX_MODEL_CHARS:
+        raise UsageError(
+            f"the model's name has {len(model)} characters; the scheduler takes {MAX_MODEL_CHARS}"
+        )
     return body
 
 

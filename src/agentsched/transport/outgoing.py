@@ -123,12 +123,15 @@ def _streamable(incoming: Incoming) -> bool:
 
 
 def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:
+    understood = incoming.kind is not Kind.OPAQUE
+    dropped = _DROPPED if understood else _DROPPED - {b"accept"}
     headers = [
         (name, value)
         for name, value in incoming.headers
-        if (lower := name.lower()) not in _DROPPED and not lower.startswith(b"x-stainless-")
+        if (lower := name.lower()) not in dropped and not lower.startswith(b"x-stainless-")
     ]
-    headers.append((b"accept", b"text/event-stream" if streamed else b"application/json, */*"))
+    if understood:
+        headers.append((b"accept", b"text/event-stream" if streamed else b"application/json, */*"))
     headers.append((b"accept-encoding", b"identity"))
     if backend.api_key is not None:
         headers.append((b"authorization", b"Bearer " + backend.api_key.encode("ascii")))

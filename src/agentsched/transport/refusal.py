@@ -40,7 +40,7 @@ def raised(stack: Stack, error: Exception) -> Broken:
     if isinstance(error, stack.LocalProtocolError) and str(error).startswith("Illegal header"):
         # its text quotes the header; what else is of that type is the connection's fault
         return Broken(FailureKind.UNSENDABLE, "a header's name or value is not allowed in HTTP")
-    return Broken(_kind_of(stack, error), f"{type(error).__name__}: {error}")
+    return Broken(_kind_of(stack, error), f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
@@ -50,6 +50,8 @@ def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
     if head.status < 400:
         return Broken(FailureKind.PROTOCOL, f"HTTP {head.status}: redirects and the like are not followed")
     kind = _kind_of_status(head.status, content, model)
+    if head.status == 404 and path not in ROOTED and kind is FailureKind.ERROR:
+        kind = FailureKind.MISSING
     detail = f"HTTP {head.status}: {_message(content)}"
     if head.status == 404 and kind is FailureKind.ERROR and path in ROOTED and b'"error"' not in content:
         return Broken(kind, f"{detail} for {path}; base_url must end with the API root, most often /v1")
