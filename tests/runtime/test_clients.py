@@ -1,6 +1,7 @@
 """Ordinary clients over a scheduled fleet: what the app sees is what the backend said."""
 
 import json
+import logging
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +10,9 @@ import openai
 import pytest
 from langchain_openai import ChatOpenAI
 
-from agentsched import Backend, Scheduler, UsageError
-from agentsched.testing import FakeBackend, FakeFleet, FakeRequest, Reply
-from tests.doubles import ASK, MODEL, Rig
+from agentsched import Backend, BackendUnavailable, Scheduler, UsageError
+from agentsched.testing import FakeBackend, FakeFleet, FakeRequest, Reply, faults
+from tests.doubles import ASK, MODEL, Rig, upstream, whole
 
 TEXT = "Ünïcode 😀 and more"
 
@@ -227,6 +228,46 @@ def test_a_closed_client_leaves_the_others_alone(rig: Rig) -> None:
         async with rig.scheduler.openai() as other:
             await other.chat.completions.create(**ASK)
         await rig.client.chat.completions.create(**ASK)
+
+    rig.run(main)
+
+
+def test_timeouts_are_those_of_the_sdk(rig: Rig) -> None:
+    plain = openai.AsyncOpenAI(api_key="none").timeout
+    for timeout in (rig.client.timeout, rig.scheduler.http_async_client().timeout):
+        assert [getattr(timeout, kind) for kind in ("connect", "read", "write", "pool")] == [
+            getattr(plain, kind) for kind in ("connect", "read", "write", "pool")
+        ]
+
+
+def test_models_that_nobody_can_list_are_an_error(
+    stack: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = FakeFleet.fast(2)
+    fleet.fail(faults.Refuse())
+    rig = Rig(stack=stack, fleet=fleet, listed=True)
+
+    async def main() -> None:
+        with pytest.raises(BackendUnavailable, match="no backend could list"):
+            await rig.client.models.list()
+
+    with caplog.at_level(logging.WARNING, "agentsched"):
+        rig.run(main)
+    assert sorted(record.getMessage().split(":")[0] for record in caplog.records) == ["fake-1", "fake-2"]
+
+
+def test_other_paths_keep_what_they_accept(stack: ModuleType) -> None:
+    transport = upstream(stack, whole({"detail": "no such file"}, status=404))
+    rig = Rig(1, stack=stack, upstream=transport)
+
+    async def main() -> None:
+        http = rig.scheduler.http_async_client()
+        response = await http.get("/files/f/content", headers={"accept": "text/csv"})
+        assert response.status_code == 404
+        (request,) = transport.seen.requests
+        assert request.headers["accept"] == "text/csv"
+        view = rig.scheduler.snapshot().backends[0]
+        assert (view.started, view.failed) == (1, 0), "what is not there is not the backend's fault"
 
     rig.run(main)
 

@@ -8,7 +8,7 @@ import pytest
 from agentsched import Backend, Explanation, Scheduler, UsageError, step
 from agentsched.engine.story import Entry
 from agentsched.runtime.explain import explain
-from agentsched.testing import faults
+from agentsched.testing import FakeBackend, FakeFleet, faults
 from tests.doubles import MODEL, Rig, begun, outcome
 
 APPROX = 0.02
@@ -183,6 +183,33 @@ def test_an_idle_snapshot() -> None:
         ("fake-2", 0, 3),
     ]
     assert snapshot.backends[0].decode_s_per_token is None
+
+
+def test_a_snapshot_says_what_each_backend_serves() -> None:
+    """Else nobody sees why one of them gets no calls."""
+    fleet = FakeFleet([FakeBackend("fake-1", models=("one",)), FakeBackend("fake-2", models=list("abcdefg"))])
+    rig = Rig(fleet=fleet, listed=True)
+
+    async def main() -> None:
+        assert [view.models for view in rig.scheduler.snapshot().backends] == [None, None]
+        assert "fake-1 (any model)" in str(rig.scheduler.snapshot())
+        await rig.say(model="one")
+        assert [view.models for view in rig.scheduler.snapshot().backends] == [("one",), tuple("abcdefg")]
+        assert "fake-2 (a, b, c, d, e and 2 more): 0 of no limit" in str(rig.scheduler.snapshot())
+
+    rig.run(main)
+
+
+def test_a_story_says_which_step_it_is_of() -> None:
+    rig = Rig(1)
+
+    async def main() -> None:
+        async with rig.scheduler.query("debate"):
+            with step("pros"):
+                answer = await rig.say()
+        assert "workflow=debate, step=pros" in str(rig.scheduler.explain(answer._request_id))
+
+    rig.run(main)
 
 
 def test_a_busy_snapshot_names_what_runs_and_what_waits_for_what() -> None:

@@ -45,8 +45,27 @@ async def test_no_path_leaves_the_api_root(path: str) -> None:
 async def test_a_path_that_climbs_in_disguise_is_refused() -> None:
     upstream = Listener()
     async with Scheduler([Backend("http://good.test/v1", models=["m"])], upstream=upstream) as scheduler:
-        with pytest.raises(UsageError, match="API root"):
-            await scheduler.http_async_client().get("http://agentsched.invalid/v1/%2E%2e/admin")
+        for path in ("/v1/%2E%2e/admin", "/v1/x/..%2f..%2Fadmin", "/..%2f..%2fadmin"):
+            with pytest.raises(UsageError, match="API root"):
+                await scheduler.http_async_client().get(f"http://agentsched.invalid{path}")
+    assert upstream.seen == []
+
+
+@pytest.mark.parametrize("method", ["G ET", "GET\n", "G\u00c9T", ""])
+async def test_a_method_that_is_none_is_refused(method: str) -> None:
+    upstream = Listener()
+    async with Scheduler([Backend("http://good.test/v1", models=["m"])], upstream=upstream) as scheduler:
+        with pytest.raises(UsageError, match="no HTTP method"):
+            await scheduler.http_async_client().request(method, "http://agentsched.invalid/v1/x")
+    assert upstream.seen == []
+
+
+async def test_names_of_models_are_not_books() -> None:
+    upstream = Listener()
+    async with Scheduler([Backend("http://good.test/v1", models=["m"])], upstream=upstream) as scheduler:
+        client = scheduler.openai()
+        with pytest.raises(UsageError, match="1000000 characters"):
+            await client.chat.completions.create(model="m" * 10**6, messages=MESSAGES)
     assert upstream.seen == []
 
 

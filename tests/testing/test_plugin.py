@@ -75,6 +75,19 @@ async def test_deadlock():
     await asyncio.Event().wait()
 """
 
+WRONG = """
+async def test_in_real_time(agentsched_scheduler):
+    pass
+
+def test_within_a_loop(agentsched_clock):
+    async def inner():
+        pass
+    async def main():
+        agentsched_clock.run(inner())
+    import asyncio
+    asyncio.run(main())
+"""
+
 
 STRICT = ["-p", "pytest_asyncio.plugin", "--asyncio-mode=strict"]
 AUTO = ["-p", "pytest_asyncio.plugin", "--asyncio-mode=auto"]
@@ -90,3 +103,16 @@ def test_the_mark_works_whatever_asyncio_plugin_is_there(options: list[str], tmp
     )
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     assert "Deadlock: nothing can happen any more at 0 s" in done.stdout
+
+
+def test_virtual_time_on_a_real_loop_is_refused(tmp_path: Path) -> None:
+    """It would stand still there, and deadlines would never come."""
+    (tmp_path / "test_wrong.py").write_text(WRONG)
+    command = [sys.executable, "-m", "pytest", "-p", "agentsched.pytest_plugin", *AUTO, "test_wrong.py"]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "test_in_real_time runs on a real event loop, where virtual time stands still" in done.stdout
+    assert "VirtualClock.run starts a loop of its own" in done.stdout
+    assert "1 failed, 1 error" in done.stdout

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -148,6 +149,39 @@ def test_ports_and_scales_are_checked() -> None:
 
 def shout(request: FakeRequest) -> Reply:
     return Reply(request.text.upper())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--time-scale", "0"], "argument --time-scale: must be a number above 0"),
+        (["--interval", "nan"], "argument --interval: must be a number above 0"),
+        (["--port", "70000"], "argument --port: must be between 0 and 65535"),
+        (["--fleet", "fast:0"], "'fast:0' is not one of hetero1"),
+        (["--fleet", "fast:x"], "'fast:x' is not one of hetero1"),
+        (["--fleet", "nope"], "'nope' is not one of hetero1"),
+        (["--responder", "nope"], "'nope' is not module:function"),
+        (["--responder", "json:nope"], "'json:nope' is not module:function"),
+    ],
+)
+def test_what_the_command_cannot_do_is_one_sentence(options: list[str], message: str) -> None:
+    said = complaint(options)
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = complaint(["--fleet", "fast:1", "--port", port])
+    assert said.startswith(f"cannot listen from port {port} on: ")
+
+
+def complaint(options: list[str]) -> str:
+    command = [sys.executable, "-m", "agentsched.testing.server", "--for", "1", *options]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode != 0
+    return run.stderr
 
 
 def test_the_command_serves_until_told_to_stop() -> None:

@@ -9,7 +9,7 @@ from agentsched.errors import AgentschedError, UsageError
 from agentsched.model import Request
 from agentsched.runtime.call import Call
 from agentsched.runtime.driver import Driver
-from agentsched.runtime.verdict import for_sdk
+from agentsched.runtime.verdict import for_sdk, made_for_sdk
 from agentsched.transport.incoming import Incoming, Kind, read
 from agentsched.transport.listing import as_list
 from agentsched.transport.stack import Stack
@@ -73,7 +73,7 @@ def transport_type(stack: Stack) -> type[Any]:
                     return _models(await self._driver.list_all_models())
                 call = self._driver.submit(incoming, self._describe(incoming))
             except AgentschedError as error:
-                raise for_sdk(type(error))(*error.args, request_id=error.request_id) from None
+                raise made_for_sdk(error) from None
             try:
                 head = await call.head
             except BaseException:

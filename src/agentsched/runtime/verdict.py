@@ -113,6 +113,14 @@ def for_sdk(kind: type[E]) -> type[E]:
     return _with_openai(kind) if "openai" in sys.modules else kind
 
 
+def made_for_sdk(error: E) -> E:
+    """Return an error as it is to be raised inside an SDK's call."""
+    kind = for_sdk(type(error))
+    made = kind.__new__(kind, *error.args)
+    made.__dict__.update(error.__dict__)
+    return made
+
+
 @cache
 def _with_openai(kind: type[Any]) -> Any:
     from openai import OpenAIError

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import math
 import re
 import signal
 import socket
@@ -147,6 +148,13 @@ def _port(text: str) -> int:
     return port
 
 
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return number
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m agentsched.testing.server",
@@ -160,14 +168,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--port", type=_port, default=0, help="first port; the others follow. 0: the system picks them"
     )
-    parser.add_argument("--time-scale", type=float, default=1.0, help="model seconds per wall second")
+    parser.add_argument("--time-scale", type=_positive, default=1.0, help="model seconds per wall second")
     parser.add_argument(
-        "--interval", type=float, default=0.02, help="wall seconds between the events of a stream"
+        "--interval", type=_positive, default=0.02, help="wall seconds between the events of a stream"
     )
     parser.add_argument("--model", action="append", help="served model name; may be repeated")
     parser.add_argument("--responder", help="module:function that answers; see agentsched.testing.Reply")
     parser.add_argument("--api-key", help="what callers have to show")
-    parser.add_argument("--for", dest="seconds", type=float, help="stop by itself after so many wall seconds")
+    parser.add_argument(
+        "--for", dest="seconds", type=_positive, help="stop by itself after so many wall seconds"
+    )
     return parser.parse_args(arguments)
 
 
@@ -176,29 +186,29 @@ def build_fleet(options: argparse.Namespace) -> FakeFleet:
     name: str = options.fleet
     if name in gpus.FLEETS:
         fleet = FakeFleet.gpus(name)
-    elif (fast := re.fullmatch(r"fast(?::(\d+))?", name)) is not None:
+    elif (fast := re.fullmatch(r"fast(?::([1-9]\d*))?", name)) is not None:
         fleet = FakeFleet.fast(int(fast[1] or 2))
     else:
-        found = _load(name)
+        found = _load(name, f"one of {', '.join(gpus.FLEETS)}, fast:N or module:attribute")
         fleet = found if isinstance(found, FakeFleet) else found()
     for backend in fleet:
         backend.models = tuple(options.model or backend.models)
         backend.api_key = options.api_key or backend.api_key
         if options.responder:
-            backend.responder = _load(options.responder)
+            backend.responder = _load(options.responder, "module:function")
     return fleet
 
 
-def _load(path: str) -> Any:
+def _load(path: str, what: str) -> Any:
     """Return what `module:attribute` names."""
     module, _, attribute = path.partition(":")
     if not attribute:
-        raise SystemExit(f"{path!r} is neither a known fleet nor module:attribute")
+        raise SystemExit(f"{path!r} is not {what}")
     sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise SystemExit(f"{path!r} cannot be loaded: {error}") from None
+        raise SystemExit(f"{path!r} is not {what}: {error}") from None
 
 
 async def _main(options: argparse.Namespace) -> None:
@@ -209,7 +219,8 @@ async def _main(options: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # on Windows loops take no signals
             asyncio.get_running_loop().add_signal_handler(number, over.set)
-    async with server:
+    try:
+        await server.start()
         backends = [
             {"name": backend.name, "base_url": backend.base_url, "models": backend.models}
             for backend in fleet
@@ -217,6 +228,10 @@ async def _main(options: argparse.Namespace) -> None:
         print(json.dumps({"time_scale": options.time_scale, "backends": backends}), flush=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), options.seconds)
+    except OSError as error:
+        raise SystemExit(f"cannot listen from port {options.port} on: {error.strerror}") from None
+    finally:
+        await server.stop()
 
 
 if __name__ == "__main__":
