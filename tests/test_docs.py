@@ -63,7 +63,7 @@ def test_the_test_of_an_agent_runs() -> None:
     async def my_agent(scheduler: agentsched.Scheduler) -> None:
         client = scheduler.openai()
         ask = client.chat.completions.create
-        await asyncio.gather(*(ask(model="fake-model", messages=MESSAGES) for _ in range(8)))
+        await asyncio.gather(*(ask(model="qwen3", messages=MESSAGES) for _ in range(50)))
         await scheduler.aclose()
 
     names: dict[str, Any] = {"my_agent": my_agent}
