@@ -62,6 +62,11 @@ class Directory:
         self.settles_at = -inf
 
     @property
+    def asks(self) -> bool:
+        """Whether there are backends to be asked what they serve."""
+        return bool(self._to_list)
+
+    @property
     def pending(self) -> bool:
         """Whether some backend has been asked and has not answered."""
         return any(entry.pending for entry in self._entries.values())

@@ -65,20 +65,24 @@ def place(
     prefill_s, decode_s = PRIOR_PREFILL_S, PRIOR_DECODE_S
     for backend in fitting:
         if backend.speed.prefill_s is None or backend.speed.decode_s is None:
-            prefill_s = _mean([row.speed.prefill_s for row in backends.values()], PRIOR_PREFILL_S)
-            decode_s = _mean([row.speed.decode_s for row in backends.values()], PRIOR_DECODE_S)
+            speeds = [row.speed for row in backends.values()]
+            prefill_s = _mean([speed.prefill_s for speed in speeds], PRIOR_PREFILL_S)
+            decode_s = _mean([speed.decode_s for speed in speeds], PRIOR_DECODE_S)
             break
     prices: dict[str, float] = {}
-    ranked: list[tuple[float, int, int, BackendRow]] = []
+    best, least = fitting[0], (inf, inf, 0)
     for backend in fitting:
         try:
             cost = float(policy.cost(job, backend.load(prefill_s, decode_s)))
-            cost = inf if isnan(cost) else cost
         except Exception:  # a user's cost function; half a decision would lose other calls' answers
             cost = inf
+        if isnan(cost):
+            cost = inf
         prices[backend.name] = cost
-        ranked.append((cost, backend.started, backend.index, backend))
-    return min(ranked)[3], prices
+        key = (cost, backend.started, backend.index)
+        if key < least:
+            best, least = backend, key
+    return best, prices
 
 
 def _mean(values: Sequence[float | None], otherwise: float) -> float:

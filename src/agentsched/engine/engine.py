@@ -113,7 +113,6 @@ class Engine:
             case Closed():
                 self._close()
         self._expire()
-        self._settle()
         if self._dispatchable or self.now >= self._blocked_until:
             self._dispatch()
         if isinstance(event, Submitted):
@@ -139,9 +138,15 @@ class Engine:
         rank = self._rank(job)
         row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
-        facts = {"model": request.model, "workflow": request.workflow, "step": request.step}
-        facts |= {"input_tokens": request.input_tokens}
-        facts |= {"expected_output_tokens": job.output_tokens, "priority": request.priority, "rank": rank}
+        facts = {
+            "model": request.model,
+            "workflow": request.workflow,
+            "step": request.step,
+            "input_tokens": request.input_tokens,
+            "expected_output_tokens": job.output_tokens,
+            "priority": request.priority,
+            "rank": rank,
+        }
         self.stories.begin(request.id, self.now, "submitted", facts)
         query = self.queries.of(request.query)
         if query is not None:
@@ -250,9 +255,11 @@ class Engine:
         """Put a request into the lane of the backends it may go to, or end it if there is none."""
         model = row.request.model
         choice = self.directory.choice(model, row.tried, self.now)
-        self._out += map(ListModels, self.directory.to_ask(self.now, missing=not choice and not row.tried))
-        if model is not None and self.directory.settling(self.now):
-            choice, self._settles_at = (), self.directory.settles_at
+        if self.directory.asks:
+            asked = self.directory.to_ask(self.now, missing=not choice and not row.tried)
+            self._out += map(ListModels, asked)
+            if model is not None and self.directory.settling(self.now):
+                choice, self._settles_at = (), self.directory.settles_at
         if choice or self.directory.pending:
             row.choice = choice
             self.queue.push(choice, row.key, row.request.id)
@@ -337,25 +344,20 @@ class Engine:
     # -- time -----------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
-        """End what has passed its deadline."""
-        if self.now < self._deadlines.first:
-            return
-        for request_id in self._deadlines.due(self.now, self.requests):
-            row = self.requests[request_id]
-            self._stop(row)
-            self._end(row, Outcome.EXPIRED)
-
-    def _settle(self) -> None:
-        """Wait no longer for backends to say what they serve."""
+        """End what has passed its deadline, and wait no longer for backends to say what they serve."""
+        if self.now >= self._deadlines.first:
+            for request_id in self._deadlines.due(self.now, self.requests):
+                row = self.requests[request_id]
+                self._stop(row)
+                self._end(row, Outcome.EXPIRED)
         if self.now >= self._settles_at:
             self._requeue()
 
     def _arm(self) -> None:
         """Ask to be woken at the next deadline, when a rate limit allows a start, when the fleet is known."""
-        soonest = min(self._blocked_until, self._settles_at)
-        if self._deadlines.first >= self.wake_at <= soonest:
+        if self._deadlines.first >= self.wake_at <= self._blocked_until and self.wake_at <= self._settles_at:
             return
-        wanted = min(self._deadlines.next(self.requests), soonest)
+        wanted = min(self._deadlines.next(self.requests), self._blocked_until, self._settles_at)
         if wanted < self.wake_at:
             self.wake_at = wanted
             self._out.append(WakeAt(wanted))

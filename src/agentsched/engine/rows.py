@@ -8,7 +8,7 @@ from agentsched.engine.window import Charge, Window
 from agentsched.errors import UsageError
 from agentsched.model import Backend, BackendLoad, Failure, Job, Request, Usage
 from agentsched.predict import Speed
-from agentsched.predict.speed import batch_factor
+from agentsched.predict.speed import BATCH_SLOPE
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class BackendRow:
             running=len(self.running),
             prefill_tokens=self.prefill_tokens,
             prefill_s_per_token=speed.prefill_s if speed.prefill_s is not None else prefill_s,
-            decode_s_per_token=alone * batch_factor(len(self.running) + 1),
+            decode_s_per_token=alone * (1.0 + BATCH_SLOPE * len(self.running)),
         )
 
 

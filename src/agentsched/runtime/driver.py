@@ -133,23 +133,18 @@ class Driver:
         They come from inside a decision or an action: tasks that start eagerly, a policy that calls back, and
         the garbage collector, which may close a query anywhere.
         """
+        self._inbox.append(event)
         if self._deciding:
-            self._inbox.append(event)
             return
         self._deciding = True
         try:
-            self._act(event)
+            while self._inbox:
+                event = self._inbox.popleft()
+                self._orders.extend(self.engine.handle(event(self.clock())))
+                while self._orders:  # if an exception hits an action, the next event goes on with the rest
+                    self._obey(self._orders.popleft())
         finally:
-            try:
-                while self._inbox:
-                    self._act(self._inbox.popleft())
-            finally:
-                self._deciding = False
-
-    def _act(self, event: Callable[[float], Event]) -> None:
-        self._orders.extend(self.engine.handle(event(self.clock())))
-        while self._orders:  # if an exception hits an action, the next event goes on with the rest
-            self._obey(self._orders.popleft())
+            self._deciding = False
 
     async def aclose(self) -> None:
         """End all calls, wait for their connections to close, and close the pools."""

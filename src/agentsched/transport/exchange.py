@@ -113,7 +113,8 @@ class Exchange:
         self._connect_s = 0.0
         self._report_at = 1
         self._streaming = incoming.stream
-        self._gist = Gist(incoming.kind, several=incoming.several, whole=not incoming.stream)
+        self._several = incoming.several
+        self._gist = Gist(incoming.kind, several=self._several, whole=not self._streaming)
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -243,7 +244,7 @@ class Exchange:
     @property
     def _said_all(self) -> bool:
         """Whether the answer is complete, whatever may follow."""
-        return self._gist.finished and not self._incoming.several
+        return self._gist.finished and not self._several
 
     def _last(self, event: ServerEvent, head: Head) -> bool:
         """Take an event that the stream's end may have cut off."""
@@ -256,7 +257,7 @@ class Exchange:
 
     async def _events(self, decoder: Decoder, head: Head, chunks: AsyncIterator[bytes]) -> bool:
         """Take events until the bytes end or the last one has come; return whether it has."""
-        turn, due = 0, True
+        gist, turn, due = self._gist, 0, True
         while True:
             try:
                 chunk = await anext(chunks)  # not `_next`: a coroutine is a tenth of what an event costs
@@ -264,14 +265,14 @@ class Exchange:
                 return False
             except Exception as error:
                 raise raised(self._stack, error) from error
-            for event in decoder.feed(chunk):
+            events = decoder.feed(chunk)
+            for event in events:
                 if self._event(event, head):
                     return True
-                due = due or event.data is not None
             if self._streaming and self._sink.full:
                 await self._sink.room()
                 due = True
-            if self._gist.finished and due and not self._incoming.several:
+            if gist.finished and not self._several and (due or any(event.data for event in events)):
                 due = False
                 self._sink.ending()
             turn += 1
@@ -290,7 +291,12 @@ class Exchange:
                 self._show(event.whole, head)
             self._complete(head)
             return True
-        payload = _parsed(data, "an event")
+        try:
+            payload: Any = loads(data)
+        except ValueError:
+            raise Broken(FailureKind.PROTOCOL, "an event is not JSON") from None
+        if payload.__class__ is not dict:
+            raise Broken(FailureKind.PROTOCOL, "an event is not an object")
         if payload.get("error"):
             raise in_band(payload, self._incoming.model)
         gist = self._gist
@@ -356,7 +362,7 @@ class Exchange:
         """Hand over an answer that came whole, its bytes as they are where the model's name may stay."""
         if content is None:
             raise Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
-        whole = _parsed(content, "the answer")
+        whole = _answer(content)
         if whole.get("error") and not whole.get("choices"):
             raise in_band(whole, self._incoming.model)
         if self._incoming.stream:
@@ -369,18 +375,13 @@ class Exchange:
         self._sink.finished(self._gist.counted())
 
 
-def _parsed(content: bytes, what: str) -> dict[str, Any]:
-    """Return the JSON object.
-
-    Raises:
-        Broken: if it is none.
-    """
+def _answer(content: bytes) -> dict[str, Any]:
     try:
         found: Any = loads(content)
     except ValueError:
-        raise Broken(FailureKind.PROTOCOL, f"{what} is not JSON") from None
+        raise Broken(FailureKind.PROTOCOL, "the answer is not JSON") from None
     if not isinstance(found, dict):
-        raise Broken(FailureKind.PROTOCOL, f"{what} is not an object")
+        raise Broken(FailureKind.PROTOCOL, "the answer is not an object")
     return found  # pyright: ignore[reportUnknownVariableType]
 
 

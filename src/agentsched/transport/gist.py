@@ -79,7 +79,7 @@ class Gist:
         self._whole = whole
         self._said = "content" if kind is Kind.CHAT else "text"
         self._head: dict[str, Any] = {}
-        self._known: set[str] = set()
+        self._known = {"choices", "usage"}
         self._shape: tuple[str, ...] = ()
         self._choice_shape: tuple[str, ...] = ()
         self._choice_known: set[str] = set()
@@ -233,11 +233,13 @@ def _is_end(reason: object) -> bool:
 
 def _grow(whole: dict[str, Any], name: str, piece: Any) -> None:
     """Add a piece to a field."""
-    if name not in _LABELS:
-        whole[name] = _joined(whole.get(name), piece)
-    elif name not in whole or (piece is not None and piece != ""):
+    if name not in whole:
+        _bound(whole)
+        whole[name] = piece if name in _LABELS else _joined(None, piece)
+    elif name not in _LABELS:
+        whole[name] = _joined(whole[name], piece)
+    elif piece is not None and piece != "":
         whole[name] = piece
-    _bound(whole)
 
 
 def _joined(earlier: Any, piece: Any) -> Any:
@@ -281,7 +283,7 @@ def _whole(value: Any) -> Any:
 
 
 def _bound(fields: Sized) -> None:
-    if len(fields) > MAX_FIELDS:
+    if len(fields) >= MAX_FIELDS:
         raise AnswerTooLong(f"an answer of more than {MAX_FIELDS} fields")
 
 

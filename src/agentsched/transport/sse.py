@@ -47,7 +47,7 @@ class Decoder:
             chunk = chunk.removeprefix(b"\n")
         if self._held or b"\r" in chunk:
             raws = self._cut(chunk)
-        elif chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and chunk.count(b"\n") == 2:
+        elif chunk.find(b"\n") == len(chunk) - 2 and chunk.startswith(b"data: ") and chunk.endswith(b"\n"):
             return [ServerEvent(chunk, chunk[6:-2])]  # as nearly all servers send them
         else:
             raws = chunk.split(b"\n\n")
