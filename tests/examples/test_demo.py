@@ -149,3 +149,29 @@ def test_the_table_lays_the_ways_side_by_side() -> None:
     lines = demo.table([summary, summary]).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == ["way", "9", "30", "1", "10.0", "20.0", "30.0", "46%"]
+
+
+@pytest.mark.parametrize(("late", "told"), [(0.049, False), (0.051, True)])
+async def test_figures_of_fakes_that_lagged_are_called_in_question(
+    late: float, told: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(way: demo.Way, _load: demo.Load) -> tuple[Summary, float]:
+        summary = Summary(
+            name=way.name, done=1, calls=4, lost=0, mean_s=1.0, p95_s=1.0, p99_s=1.0, within_slo=1.0
+        )
+        return summary, late if way is demo.WAYS[0] else 0.0
+
+    monkeypatch.setattr(demo, "run", run)
+    assert await demo.demo(demo.parse([])) == 0
+    assert ("The fakes lagged 5% behind their clock" in capsys.readouterr().out) == told
+
+
+async def test_a_lost_call_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(way: demo.Way, _load: demo.Load) -> tuple[Summary, float]:
+        summary = Summary(
+            name=way.name, done=1, calls=4, lost=1, mean_s=1.0, p95_s=1.0, p99_s=1.0, within_slo=1.0
+        )
+        return summary, 0.0
+
+    monkeypatch.setattr(demo, "run", run)
+    assert await demo.demo(demo.parse([])) == 1
