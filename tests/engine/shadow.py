@@ -244,7 +244,8 @@ class Shadow:
                 )
                 self.asked_at[event.backend] = self.now
                 self.pending.discard(event.backend)
-                self.refused = {key: at for key, at in self.refused.items() if key[0] != event.backend}
+                if event.models is not None:
+                    self.refused = {key: at for key, at in self.refused.items() if key[0] != event.backend}
                 self._listed_anew()
             case QueryOpened():
                 self.max_calls[event.query.id] = event.query.max_calls

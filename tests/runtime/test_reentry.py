@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -213,6 +214,150 @@ def test_closing_that_is_cancelled_can_be_done_again(stack: ModuleType) -> None:
         await outcome(call)
 
     clock.run(main())
+
+
+class Refused(BaseException):
+    """What a policy under test may raise."""
+
+
+def test_a_decision_that_is_broken_off_keeps_what_was_decided() -> None:
+    asked = 0
+
+    def cost(_job: Job, _load: BackendLoad) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise Refused
+        return 1.0
+
+    rig = Rig(1, listed=True, policy=Policy(cost=cost))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        calls = [rig.begun() for _ in range(3)]
+        assert len(await asyncio.wait_for(asyncio.gather(*calls), 100)) == 3
+
+    rig.run(main)
+
+
+async def cancelled() -> None:
+    shared = asyncio.get_running_loop().create_future()
+    shared.cancel()
+    await shared
+
+
+async def odd() -> None:
+    raise Odd
+
+
+@pytest.mark.parametrize("step", [cancelled, odd, OSError("refused"), RuntimeError("odd")], ids=repr)
+def test_a_question_that_fails_in_any_way_is_answered(stack: ModuleType, step: Any) -> None:
+    """Its backend is tried with any model, and asked again later."""
+    clock = VirtualClock()
+    questions = 0
+
+    def answer(request: Any) -> Script:
+        nonlocal questions
+        if request.method == "POST":
+            return said("a")
+        questions += 1
+        return Script(before=[step])
+
+    transport = upstream(stack, answer)
+    scheduler = Scheduler([Backend("http://b:1/v1")], upstream=transport, clock=clock)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        client = scheduler.openai()
+        for _ in range(10):
+            assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "a"
+            await asyncio.sleep(1)
+        await assert_quiet(scheduler)
+
+    clock.run(main())
+    assert questions == 2
+
+
+def test_a_task_factory_that_fails_answers_questions_too(stack: ModuleType) -> None:
+    rig = Rig(1, listed=True)
+    fails = [True]
+
+    def once(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Task[Any]:
+        if fails and work.__name__ == "_list":
+            fails.clear()
+            raise TypeError("no tasks today")
+        return asyncio.Task(work, loop=loop)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(once)
+        assert (await rig.say()).choices[0].message.content
+        assert not fails
+
+    rig.run(main)
+
+
+def test_a_cancelled_look_at_the_models_leaves_the_engines_own_question_alone(stack: ModuleType) -> None:
+    listed = whole({"data": [{"id": MODEL}]})
+    listed.before = [1.0]
+    clock = VirtualClock()
+    transport = upstream(stack, lambda request: listed if request.method == "GET" else said("a"))
+    scheduler = Scheduler([Backend("http://b:1/v1")], upstream=transport, clock=clock)
+
+    async def main() -> None:
+        client = scheduler.openai()
+        call = asyncio.ensure_future(client.chat.completions.create(**ASK))
+        await begun()
+        for _ in range(5):
+            look = asyncio.ensure_future(client.models.list())
+            await asyncio.sleep(0.01)
+            look.cancel()
+            await asyncio.sleep(0.1)
+        await call
+        await assert_quiet(scheduler)
+
+    clock.run(main())
+    assert sum(request.method == "GET" for request in transport.seen.requests) == 1 + 5
+
+
+def test_a_thread_without_a_loop_may_find_that_one_has_ended(stack: ModuleType) -> None:
+    """What that loop had asked is asked again on a loop that is open."""
+    listed = whole({"data": [{"id": MODEL}]})
+    slow = Script(before=[3_600.0])
+    questions: list[Any] = []
+
+    def answer(request: Any) -> Script:
+        if request.method == "POST":
+            return said("a")
+        questions.append(request)
+        return slow if len(questions) == 1 else listed
+
+    scheduler = Scheduler([Backend("http://b:1/v1")], upstream=upstream(stack, answer))
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    thread = threading.Thread(target=second.run_forever, daemon=True)
+
+    async def ask() -> Any:
+        return await scheduler.openai().chat.completions.create(**ASK)
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(ask())
+        await asyncio.sleep(0.05)
+        task._log_destroy_pending = False  # type: ignore[attr-defined] - that it is lost is the point
+
+    first.run_until_complete(begin())
+    thread.start()
+    waiting = asyncio.run_coroutine_threadsafe(ask(), second)
+    with pytest.raises(TimeoutError):
+        waiting.result(0.1)
+    for task in asyncio.all_tasks(first):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    first.close()
+    with scheduler.query("in a plain thread"):
+        pass
+    assert waiting.result(10).choices[0].message.content == "a"
+    asyncio.run_coroutine_threadsafe(scheduler.aclose(), second).result(10)
+    second.call_soon_threadsafe(second.stop)
+    thread.join(10)
+    second.close()
 
 
 @pytest.mark.parametrize("how", ["cancel the question", "end the loop"])

@@ -293,7 +293,7 @@ def test_usage_that_comes_late_still_counts(stack: ModuleType) -> None:
         answer = await backend.client.chat.completions.create(**ASK)
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 2
-        assert backend.clock() == pytest.approx(2 * GRACE_S - 1)
+        assert backend.clock() == pytest.approx(GRACE_S)
 
     backend.run(main)
 
@@ -305,6 +305,63 @@ def test_text_that_goes_on_after_a_finish_reason_is_not_cut(stack: ModuleType) -
     async def main() -> None:
         answer = await backend.client.chat.completions.create(**ASK)
         assert answer.choices[0].message.content == "a" + 20 * "b"
+
+    backend.run(main)
+
+
+@pytest.mark.parametrize("pause_s", [0.2, GRACE_S + 1])
+def test_a_finish_reason_that_was_none_ends_nothing_later(stack: ModuleType, pause_s: float) -> None:
+    """The text that follows takes it back, and with it the time that was set for the end."""
+    count = round(2 * GRACE_S / pause_s) + 1
+    first = [event(delta("b", finish="stop")), 0.1, event(delta("b"))]
+    more = [step for _ in range(count) for step in (pause_s, event(delta("b")))]
+    end = [event(delta(finish="stop")), b"data: [DONE]\n\n"]
+    backend = Lingering(stack, *first, *more, *end, finish=False)
+
+    async def main() -> None:
+        for stream in (False, True):
+            answer = await backend.client.chat.completions.create(**ASK, stream=stream)
+            if stream:
+                text = "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+            else:
+                text = answer.choices[0].message.content
+            assert text == "a" + (count + 2) * "b"
+
+    backend.run(main)
+
+
+def test_where_every_event_has_a_finish_reason_none_ends_anything(stack: ModuleType) -> None:
+    events_ = [step for _ in range(3) for step in (GRACE_S + 1, event(delta("b", finish="stop")))]
+    first = [event(delta("b", finish="stop"))] * 2
+    backend = Lingering(stack, *first, *events_, b"data: [DONE]\n\n", finish=False)
+
+    async def main() -> None:
+        answer = await backend.client.chat.completions.create(**ASK)
+        assert answer.choices[0].message.content == "a" + 5 * "b"
+
+    backend.run(main)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"choices": [], "usage": {"completion_tokens": 1}}])
+def test_events_that_say_nothing_do_not_put_the_end_off(stack: ModuleType, nothing: Any) -> None:
+    after = [step for _ in range(100) for step in (1.0, event(nothing))]
+    backend = Lingering(stack, *after)
+
+    async def main() -> None:
+        await backend.client.chat.completions.create(**ASK)
+        assert backend.clock() == pytest.approx(GRACE_S)
+
+    backend.run(main)
+
+
+def test_several_answers_end_too_when_all_have_their_finish_reasons(stack: ModuleType) -> None:
+    second = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+    backend = Lingering(stack, event(second), NEVER)
+
+    async def main() -> None:
+        stream = await backend.client.chat.completions.create(**ASK, n=2, stream=True)
+        assert len([chunk async for chunk in stream]) == 3
+        assert backend.clock() == pytest.approx(GRACE_S)
 
     backend.run(main)
 
@@ -346,7 +403,7 @@ def test_time_that_the_reader_takes_is_not_the_backends(stack: ModuleType) -> No
         await asyncio.sleep(3.5 * GRACE_S)
         chunks = [chunk async for chunk in stream]
         assert chunks[-1].usage is not None
-        assert backend.clock() == pytest.approx(3.5 * GRACE_S + GRACE_S - 1 + GRACE_S)
+        assert backend.clock() == pytest.approx(3.5 * GRACE_S + GRACE_S)
 
     backend.run(main)
 

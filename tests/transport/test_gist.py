@@ -229,6 +229,34 @@ def test_text_after_a_finish_reason_takes_it_back() -> None:
     assert gist.text == "abc"
 
 
+def test_so_does_anything_else_that_is_said_after_it() -> None:
+    call = [{"index": 0, "function": {"arguments": "{"}}]
+    gist = gathered(Kind.CHAT, [said_by(0, "a", "stop"), {"choices": [{"delta": {"tool_calls": call}}]}])
+    assert not gist.finished
+    assert not gist.steady
+    several = [said_by(0, "a", "stop"), said_by(1, "b"), said_by(0, "more")]
+    gist = gathered(Kind.CHAT, [*several, said_by(1, "", "stop")], several=True)
+    assert not gist.finished
+
+
+def test_a_head_that_is_empty_at_first_is_filled_in() -> None:
+    empty = {"id": "", "model": "", "created": 0, "fingerprint": None, "choices": [], "filters": [1]}
+    full = {"id": "c", "model": "m", "created": 7, "fingerprint": "fp"}
+    gist = gathered(Kind.CHAT, [empty, {**full, **said_by(0, "a")}, {**full, **said_by(0, "", "stop")}])
+    whole = gist.whole()
+    assert {name: whole[name] for name in full} == full
+    assert whole["filters"] == [1]
+
+
+def test_many_answers_are_no_long_answer() -> None:
+    gist = gathered(
+        Kind.COMPLETION, [{"choices": [{"index": i, "text": "x"}]} for i in range(5_000)], several=True
+    )
+    assert gist.answers == 5_000
+    with pytest.raises(AnswerTooLong, match="answers"):
+        gathered(Kind.COMPLETION, [{"choices": [{"index": i} for i in range(100_000)]}], several=True)
+
+
 @pytest.mark.parametrize("label", [None, ""])
 def test_a_label_that_is_empty_changes_none(label: Any) -> None:
     deltas: list[Any] = [

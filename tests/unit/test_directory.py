@@ -112,6 +112,14 @@ def test_a_new_list_overrules_refusals() -> None:
     assert directory.choice("x", (), 3.0) == ("a",)
 
 
+def test_no_list_overrules_no_refusal() -> None:
+    directory = asked(backend("a"))
+    directory.listed("a", None, 0.0)
+    directory.refuse("a", "x", 1.0)
+    directory.listed("a", None, 6.0)
+    assert directory.choice("x", (), 6.0) == ()
+
+
 def test_refusals_are_bounded_and_the_oldest_go_first() -> None:
     directory = asked(backend("a"))
     directory.listed("a", None, 0.0)
@@ -164,7 +172,8 @@ def test_who_serves_what_is_what_the_past_says(
         elif what == "list":
             directory.listed(name, models, now)
             lists[name] = models if models is not None else lists.get(name)
-            refused = {key: at for key, at in refused.items() if key[0] != name}
+            if models is not None:
+                refused = {key: at for key, at in refused.items() if key[0] != name}
         expected: list[str] = []
         for each in "abc":
             if model is not None:

@@ -133,8 +133,8 @@ class Directory:
         entry.asked_at = now
         if models is not None:
             entry.listed = dict.fromkeys(models)
+            entry.refused.clear()
         entry.answered, entry.pending = True, False
-        entry.refused.clear()
         self._choices.clear()
 
     def refuse(self, backend: str, model: str, now: float) -> None:

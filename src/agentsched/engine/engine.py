@@ -83,14 +83,17 @@ class Engine:
         self._dispatchable = False
         self._arrivals = 0
         self._attempt_id = 0
-        self._out: list[Command] = []
+        self.commands: list[Command] = []
 
     def handle(self, event: Event) -> list[Command]:
-        """Take one event and return the commands it leads to, in order."""
+        """Take one event and return the commands it leads to, in order.
+
+        If a policy raises, `commands` holds those decided before.
+        """
         if self.journal is not None:
             self.journal(event)
         self.now = max(self.now, event.at)
-        self._out = []
+        self.commands = []
         match event:
             case Submitted():
                 self._submitted(event.request)
@@ -118,7 +121,7 @@ class Engine:
         if isinstance(event, Submitted):
             self._bound_queue(event.request.id)
         self._arm()
-        return self._out
+        return self.commands
 
     def story(self, request_id: str) -> tuple[Entry, ...]:
         """Return what happened to a live or recently ended request, oldest first; empty if unknown."""
@@ -236,6 +239,7 @@ class Engine:
     def _requeue(self) -> None:
         """Give those that wait their choice of backends anew."""
         if self.directory.settling(self.now):
+            self._settles_at = self.directory.settles_at
             return
         self._settles_at = inf
         for key, row in sorted((key, self.requests[request_id]) for key, request_id in self.queue):
@@ -257,7 +261,7 @@ class Engine:
         choice = self.directory.choice(model, row.tried, self.now)
         if self.directory.asks:
             asked = self.directory.to_ask(self.now, missing=not choice and not row.tried)
-            self._out += map(ListModels, asked)
+            self.commands += map(ListModels, asked)
             if model is not None and self.directory.settling(self.now):
                 choice, self._settles_at = (), self.directory.settles_at
         if choice or self.directory.pending:
@@ -273,15 +277,15 @@ class Engine:
 
     def _dispatch(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
-        self._dispatchable = False
         self._blocked_until = inf
         while self.queue:
             found = look(self.queue, self.requests, self.backends, self.now)
             if found.row is None:
                 self._blocked_until = found.blocked_until
-                return
+                break
             backend, prices = place(self.policy, found.row.job, found.fitting, self.backends)
             self._start(found.row, backend, prices)
+        self._dispatchable = False  # only now: a policy may raise
 
     def _start(self, row: RequestRow, backend: BackendRow, prices: dict[str, float]) -> None:
         self.queue.remove(row.choice, row.key)
@@ -292,7 +296,7 @@ class Engine:
         row.attempts += 1
         row.last_backend = backend.name
         self._note(row.request.id, "started", backend=backend.name, expected_finish_s=prices)
-        self._out.append(Start(attempt.id, row.request.id, backend.name))
+        self.commands.append(Start(attempt.id, row.request.id, backend.name))
 
     def _release(self, row: RequestRow, attempt: AttemptRow) -> None:
         """Free the attempt's room."""
@@ -304,7 +308,7 @@ class Engine:
     def _stop(self, row: RequestRow) -> None:
         """Take a request off its backend or out of the queue."""
         if row.attempt is not None:
-            self._out.append(Abort(row.attempt.id))
+            self.commands.append(Abort(row.attempt.id))
             self._release(row, row.attempt)
         else:
             self.queue.remove(row.choice, row.key)
@@ -323,7 +327,7 @@ class Engine:
         if reason is not None:
             facts["reason"] = str(reason)
         self.stories.end(request.id, self.now, str(outcome), facts)
-        self._out.append(
+        self.commands.append(
             Resolve(
                 request_id=request.id,
                 outcome=outcome,
@@ -360,7 +364,7 @@ class Engine:
         wanted = min(self._deadlines.next(self.requests), self._blocked_until, self._settles_at)
         if wanted < self.wake_at:
             self.wake_at = wanted
-            self._out.append(WakeAt(wanted))
+            self.commands.append(WakeAt(wanted))
 
     def _rank(self, job: Job) -> float:
         try:

@@ -66,7 +66,7 @@ class Attempt:
         except asyncio.CancelledError:
             if self._aborted or self._finished:
                 raise
-            if _cancelled():
+            if cancelled():
                 self._failed(Ended(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered)))
                 raise
             detail = "the transport gave up by itself (CancelledError)"
@@ -143,7 +143,7 @@ class Attempt:
             self._call.spool.close()
 
 
-def _cancelled() -> bool:
+def cancelled() -> bool:
     """Whether somebody cancels the running task, or a cancellation comes from within."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -18,7 +18,7 @@ from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Star
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
 from agentsched.model import Backend, Failure, Outcome, Reason, Request
-from agentsched.runtime.attempt import Attempt
+from agentsched.runtime.attempt import Attempt, cancelled
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.incoming import Incoming
@@ -139,10 +139,15 @@ class Driver:
         self._deciding = True
         try:
             while self._inbox:
-                event = self._inbox.popleft()
-                self._orders.extend(self.engine.handle(event(self.clock())))
-                while self._orders:  # if an exception hits an action, the next event goes on with the rest
-                    self._obey(self._orders.popleft())
+                taken = self._inbox.popleft()(self.clock())
+                try:
+                    self.engine.handle(taken)
+                finally:
+                    self._orders.extend(self.engine.commands)
+                    while (
+                        self._orders
+                    ):  # if an exception hits an action, the next event goes on with the rest
+                        self._obey(self._orders.popleft())
         finally:
             self._deciding = False
 
@@ -179,22 +184,36 @@ class Driver:
 
     async def _list(self, row: LoopRow, backend: Backend) -> None:
         """Ask a backend what it serves and tell the engine; call it on the row's loop."""
-        name = backend.name
+        name, models = backend.name, None
+        ours = row.asking.get(name) is asyncio.current_task()
         try:
             models = await list_models(self.stack, await row.transport(), backend)
-        except asyncio.CancelledError:  # if the loop goes on, ask again; if it closes, another one will
-            row.asking[name] = None
-            row.loop.call_later(AGAIN_S, self._cut_short, row, name)
-            raise
-        except Broken as broken:
-            if name not in self._unlisted:
-                log.warning("%s: its models are not known, so it is tried with any: %s", name, broken.detail)
-            self._unlisted.add(name)
-            models = None
-        else:
             self._unlisted.discard(name)
-        row.asking.pop(name, None)
-        self.feed(lambda at: ModelsListed(at=at, backend=name, models=models))
+        except asyncio.CancelledError as error:
+            if cancelled():
+                if ours:  # if the loop goes on, ask again; if it closes, another one will
+                    row.asking[name] = None
+                    row.loop.call_later(AGAIN_S, self._cut_short, row, name)
+                raise
+            self._cannot_list(name, error)
+        except Exception as error:
+            self._cannot_list(name, error)
+        except BaseException as error:
+            self._listed(row, name, None, ours=ours)
+            self._cannot_list(name, error)
+            raise
+        self._listed(row, name, models, ours=ours)
+
+    def _listed(self, row: LoopRow, backend: str, models: tuple[str, ...] | None, *, ours: bool) -> None:
+        if ours:
+            row.asking.pop(backend, None)
+        self.feed(lambda at: ModelsListed(at=at, backend=backend, models=models))
+
+    def _cannot_list(self, backend: str, error: BaseException) -> None:
+        if backend not in self._unlisted:
+            why = error.detail if isinstance(error, Broken) else repr(error)
+            log.warning("%s: its models are not known, so it is tried with any: %s", backend, why)
+        self._unlisted.add(backend)
 
     def _cut_short(self, row: LoopRow, backend: str) -> None:
         if backend in row.asking:
@@ -225,15 +244,33 @@ class Driver:
                     if command.outcome is not Outcome.COMPLETED:  # its attempt hands the answer over
                         self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
-                row = self._here()
+                row = self._row_to_ask_on()
                 row.asking[backend] = None
-                task = row.loop.create_task(self._list(row, self._backends[backend]))
-                if not task.done():  # a task may start eagerly
-                    row.asking[backend] = task
-                row.spawn(task)
+                self._call(row.loop, self._ask, row, self._backends[backend])
             case WakeAt(at):
                 for row in self._loops.values():
                     self._call(row.loop, row.arm, at - self.clock())
+
+    def _row_to_ask_on(self) -> LoopRow:
+        """Return the running loop's row, else that of any loop that is open: some call waits there."""
+        if _running_loop() is not None:
+            return self._here()
+        return next(row for row in self._loops.values() if not row.loop.is_closed())
+
+    def _ask(self, row: LoopRow, backend: Backend) -> None:
+        if backend.name not in row.asking:
+            return
+        work = self._list(row, backend)
+        try:
+            task = row.loop.create_task(work)
+        except Exception as error:
+            work.close()
+            self._cannot_list(backend.name, error)
+            self._listed(row, backend.name, None, ours=True)
+            return
+        if not task.done():  # a task may start eagerly
+            row.asking[backend.name] = task
+        row.spawn(task)
 
     def _on(self, call: Call, act: Callable[..., None], *args: Any) -> None:
         if not self._call(call.loop, act, *args) and not call.over:

@@ -113,8 +113,7 @@ class Exchange:
         self._connect_s = 0.0
         self._report_at = 1
         self._streaming = incoming.stream
-        self._several = incoming.several
-        self._gist = Gist(incoming.kind, several=self._several, whole=not self._streaming)
+        self._gist = Gist(incoming.kind, several=incoming.several, whole=not self._streaming)
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -141,7 +140,7 @@ class Exchange:
 
     def stop(self) -> None:
         """Wait for no more: an answer that has its finish reason is complete without what may follow."""
-        if self._task is not None:
+        if self._task is not None and self._said_all:
             self._stopped = True
             self._task.cancel()
 
@@ -236,7 +235,7 @@ class Exchange:
             await _drain(chunks)
         elif any(self._last(event, head) for event in decoder.flush()):
             pass
-        elif self._said_all or (self._gist.finished and self._gist.answers >= self._incoming.answers):
+        elif self._gist.finished and self._gist.answers >= self._incoming.answers:
             self._complete(head)
         else:
             raise Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
@@ -244,7 +243,8 @@ class Exchange:
     @property
     def _said_all(self) -> bool:
         """Whether the answer is complete, whatever may follow."""
-        return self._gist.finished and not self._several
+        gist = self._gist
+        return gist.finished and gist.steady and gist.answers >= self._incoming.answers
 
     def _last(self, event: ServerEvent, head: Head) -> bool:
         """Take an event that the stream's end may have cut off."""
@@ -257,7 +257,7 @@ class Exchange:
 
     async def _events(self, decoder: Decoder, head: Head, chunks: AsyncIterator[bytes]) -> bool:
         """Take events until the bytes end or the last one has come; return whether it has."""
-        gist, turn, due = self._gist, 0, True
+        gist, turn, ended_at = self._gist, 0, -1
         while True:
             try:
                 chunk = await anext(chunks)  # not `_next`: a coroutine is a tenth of what an event costs
@@ -265,15 +265,14 @@ class Exchange:
                 return False
             except Exception as error:
                 raise raised(self._stack, error) from error
-            events = decoder.feed(chunk)
-            for event in events:
+            for event in decoder.feed(chunk):
                 if self._event(event, head):
                     return True
             if self._streaming and self._sink.full:
                 await self._sink.room()
-                due = True
-            if gist.finished and not self._several and (due or any(event.data for event in events)):
-                due = False
+                ended_at = -1
+            if gist.finished and gist.said != ended_at and self._said_all:
+                ended_at = gist.said  # what follows and says nothing more does not put the end off
                 self._sink.ending()
             turn += 1
             if turn % YIELD_CHUNKS == 0:

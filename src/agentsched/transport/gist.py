@@ -16,6 +16,9 @@ MAX_BYTES = 256 * 2**20
 MAX_FIELDS = 1_000
 """An answer has a dozen."""
 
+MAX_ANSWERS = 2**16
+"""Answers to one call: prompts times `n`."""
+
 MAX_COUNT = 10**7
 """No call has more tokens; a larger count is a mistake of the backend's."""
 
@@ -69,6 +72,8 @@ class Gist:
 
     Attributes:
         finished: whether every answer that began has its finish reason, and there is one.
+        steady: whether no finish reason was followed by more, which makes the others doubtful as well.
+        said: how many events said something.
         pieces, chars: how many pieces of text came, reasoning included, and their characters.
         usage: as reported; None until it is.
     """
@@ -79,17 +84,19 @@ class Gist:
         self._whole = whole
         self._said = "content" if kind is Kind.CHAT else "text"
         self._head: dict[str, Any] = {}
-        self._known = {"choices", "usage"}
         self._shape: tuple[str, ...] = ()
         self._choice_shape: tuple[str, ...] = ()
         self._choice_known: set[str] = set()
         self._message: dict[str, Any] = {"role": "assistant", "content": None} if kind is Kind.CHAT else {}
         self._ends: dict[str, Any] = {}
         self.finished = False
+        self.steady = True
+        self.said = 0
         self._bytes = 0
         self.chars = 0
         self.pieces = 0
         self._first: Any = None
+        self._first_number = 0
         self._over: dict[Any, bool] = {}
         self.usage: dict[str, Any] | None = None
 
@@ -139,8 +146,9 @@ class Gist:
         except (KeyError, TypeError, ValueError):
             alike = False
         content = self._message.get("content")
-        if alike and type(content) is _Text and not self.finished:
+        if alike and type(content) is _Text and not self._over[self._first_number]:
             content.append(piece)
+            self.said += 1
             self.chars += len(piece)
             self.pieces += bool(piece)
         else:
@@ -148,12 +156,10 @@ class Gist:
 
     def _take_any(self, event: dict[str, Any]) -> None:
         self._shape = tuple(event)
-        if self._whole and not self._known.issuperset(event):
-            self._known.update(event)
-            _bound(self._known)
-            self._head = {
-                name: event[name] for name in event if name not in ("choices", "usage")
-            } | self._head
+        for name, value in event.items() if self._whole else ():
+            if name not in ("choices", "usage") and not self._head.get(name):
+                _bound(self._head)
+                self._head[name] = value
         usage: Any = event.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
@@ -167,16 +173,21 @@ class Gist:
         index: Any = choice.get("index", 0)
         number = index if self._several and isinstance(index, int) else 0
         if not self._over:
-            self._first = index
+            self._first, self._first_number = index, number
         ends = _is_end(choice.get("finish_reason"))
         delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
-        chars, first = self.chars, not self._several or index == self._first
+        first, says = not self._several or index == self._first, False
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
                 self._take_piece(name, piece, first=first)
-        # text after a finish reason: it was none; some servers send one with every event
-        self._over[number] = ends or (self._over.get(number, False) and self.chars == chars)
-        _bound(self._over)
+                says = says or (bool(piece) and name not in _LABELS)
+        over = self._over.get(number, False)
+        if says:
+            self.said += 1
+            self.steady = self.steady and not over  # some servers send a finish reason with every event
+        self._over[number] = ends or (over and not says)
+        if len(self._over) > MAX_ANSWERS:
+            raise AnswerTooLong(f"more than {MAX_ANSWERS} answers")
         self.finished = all(self._over.values())
         if first:
             self._take_ends(choice, ends=ends)
