@@ -5,12 +5,11 @@ import logging
 from types import ModuleType
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
 
-from agentsched import Backend, BackendUnavailable, Scheduler, UsageError
+from agentsched import Backend, BackendUnavailable, Scheduler
 from agentsched.testing import FakeBackend, FakeFleet, FakeRequest, Reply, faults
 from tests.doubles import ASK, MODEL, Rig, upstream, whole
 
@@ -298,21 +297,3 @@ def test_langchain_is_scheduled_when_it_is_async() -> None:
 
     rig.run(main)
     assert len(rig.received) == 2
-
-
-def test_langchain_cannot_slip_past_when_it_is_not() -> None:
-    rig = Rig()
-    llm = ChatOpenAI(model=MODEL, **rig.scheduler.client_kwargs())
-    with pytest.raises(UsageError, match="async calls only") as caught:
-        llm.invoke("hi")
-    assert isinstance(caught.value, openai.OpenAIError)
-    assert not caught.value.sent
-    with pytest.raises(UsageError):
-        list(llm.stream("hi"))
-    assert rig.received == []
-
-
-def test_the_sync_client_refuses_whatever_it_is_asked(stack: ModuleType) -> None:
-    client: httpx.Client = Rig(stack=stack).scheduler.client_kwargs()["http_client"]
-    with pytest.raises(UsageError, match="nothing was sent"):
-        client.get("/models")

@@ -198,7 +198,7 @@ def test_closing_that_is_cancelled_can_be_done_again(stack: ModuleType) -> None:
     async def main() -> None:
         call = asyncio.ensure_future(scheduler.openai().chat.completions.create(**ASK))
         await begun()
-        row = scheduler._driver._here()
+        row = scheduler._driver._row(asyncio.get_running_loop())
         close = row.aclose
 
         async def watched() -> None:
@@ -381,7 +381,7 @@ def test_a_question_that_is_cut_short_is_asked_again(stack: ModuleType, how: str
         models = asyncio.ensure_future(scheduler.openai().chat.completions.create(**ASK))
         await asyncio.sleep(0.05)
         if how == "cancel the question":
-            for task in list(scheduler._driver._here().tasks):
+            for task in list(scheduler._driver._row(asyncio.get_running_loop()).tasks):
                 task.cancel()
             assert (await models).choices[0].message.content == "b"
         else:

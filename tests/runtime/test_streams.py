@@ -417,7 +417,7 @@ def test_leaving_while_the_rest_is_waited_for(stack: ModuleType) -> None:
         call.cancel()
         assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], asyncio.CancelledError)
         await asyncio.sleep(2 * GRACE_S)
-        assert not backend.scheduler._driver._here().ending
+        assert not backend.scheduler._driver._row(asyncio.get_running_loop()).ending
 
     backend.run(main)
 

@@ -63,6 +63,7 @@ class Driver:
         self._calls: dict[str, Call] = {}
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         self._loops: dict[asyncio.AbstractEventLoop, LoopRow] = {}
+        self._asker: LoopRow | None = None
         self._dropped: deque[Call] = deque()
         self._deciding = False
         self._inbox: deque[Callable[[float], Event]] = deque()
@@ -71,21 +72,36 @@ class Driver:
         self._silent_until: dict[str, float] = {}
         self._unlisted: set[str] = set()
 
-    def submit(self, incoming: Incoming, request: Request) -> Call:
-        """Take a call from the running loop."""
+    def submit(
+        self, incoming: Incoming, request: Request, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Call:
+        """Take a call that is to run on a loop: the running one if None."""
         with self.lock:
             if self._deciding:
                 raise UsageError("a policy cannot make calls: it is asked in the middle of a decision")
-            call = Call(request.id, incoming, self._here())
+            row = self._row(loop if loop is not None else asyncio.get_running_loop())
+            call = Call(request.id, incoming, row)
             self._calls[request.id] = call
+            self._asker = row
             try:
                 self.feed(lambda at: Submitted(at=at, request=request))
             except BaseException:
                 self._calls.pop(request.id, None)
                 self.feed(lambda at: Cancelled(at=at, request_id=request.id))
                 raise
+            finally:
+                self._asker = None
             self._watch()
         return call
+
+    def waits_in_vain(self, call: Call, blocked: asyncio.AbstractEventLoop) -> bool:
+        """Whether a call waits for room, or for a list of models, that work of a blocked loop may never free."""
+        with self.lock:
+            if call.over or call.running:
+                return False
+            return any(other.loop is blocked for other in self._calls.values()) or bool(
+                blocked in self._loops and self._loops[blocked].asking
+            )
 
     def cancel(self, call: Call, reason: Reason = Reason.CALLER_LEFT) -> None:
         """End a call that nobody waits for; nothing happens if it has ended."""
@@ -171,7 +187,7 @@ class Driver:
         if self.engine.closed:
             raise SchedulerClosed("the scheduler is closed")
         with self.lock:
-            row = self._here()
+            row = self._row(asyncio.get_running_loop())
         unknown = [backend for backend in self._backends.values() if backend.models is None]
         await asyncio.gather(*(self._list(row, backend) for backend in unknown))
         with self.lock:
@@ -252,9 +268,12 @@ class Driver:
                     self._call(row.loop, row.arm, at - self.clock())
 
     def _row_to_ask_on(self) -> LoopRow:
-        """Return the running loop's row, else that of any loop that is open: some call waits there."""
-        if _running_loop() is not None:
-            return self._here()
+        """Return the loop of the call that needs a list, else the running one, else any that is open."""
+        if self._asker is not None:
+            return self._asker
+        loop = _running_loop()
+        if loop is not None:
+            return self._row(loop)
         return next(row for row in self._loops.values() if not row.loop.is_closed())
 
     def _ask(self, row: LoopRow, backend: Backend) -> None:
@@ -289,16 +308,15 @@ class Driver:
 
     # -- loops ----------------------------------------------------------------------------------------
 
-    def _here(self) -> LoopRow:
-        """Return the row of the running loop."""
-        loop = asyncio.get_running_loop()
+    def _row(self, loop: asyncio.AbstractEventLoop) -> LoopRow:
+        """Return the row of a loop."""
         row = self._loops.get(loop)
         if row is None:
             row = LoopRow(loop, self.stack, self._upstream, self._woke)
             if not self.engine.closed:
                 self._loops[loop] = row
                 if isfinite(self.engine.wake_at):
-                    row.arm(self.engine.wake_at - self.clock())
+                    self._call(loop, row.arm, self.engine.wake_at - self.clock())
             self._sweep()
         return row
 

@@ -1,32 +1,93 @@
-"""The transport that an SDK's HTTP client is given: a request goes in, a scheduled answer comes out."""
+"""The transports that an SDK's HTTP clients are given: a request goes in, a scheduled answer comes out."""
 
+import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from agentsched.errors import AgentschedError, UsageError
 from agentsched.model import Request
 from agentsched.runtime.call import Call
 from agentsched.runtime.driver import Driver
+from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.verdict import for_sdk, made_for_sdk
+from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind, read
 from agentsched.transport.listing import as_list
 from agentsched.transport.stack import Stack
 
-ReadRequest = Callable[[Incoming], Request]
+LOOK_S = 0.1
+"""How often a sync call that blocks an event loop looks whether it waits for that loop's own calls."""
+
+
+class Inbound:
+    """What both kinds of transport share.
+
+    Args:
+        describe: makes the engine's view of a call, from the context of the code that makes it.
+    """
+
+    def __init__(
+        self, driver: Driver, describe: Callable[[Incoming], Request], max_body_bytes: int, io: IoThread
+    ) -> None:
+        self.driver = driver
+        self.describe = describe
+        self.io = io
+        self._max_body_bytes = max_body_bytes
+
+    def read(self, request: Any, content: bytes) -> Incoming:
+        """Understand a request of either stack."""
+        return read(
+            method=request.method,
+            raw_path=request.url.raw_path,
+            headers=request.headers.raw,
+            content=content,
+            timeout=cast("Mapping[str, float | None]", request.extensions.get("timeout", {})),
+            max_body_bytes=self._max_body_bytes,
+        )
+
+    def await_head(self, call: Call) -> Head:
+        """Wait in this thread for the head of an answer that the I/O thread fetches."""
+        blocked = _running_loop()
+        try:
+            while True:
+                try:
+                    return self.io.run(_head(call), within_s=None if blocked is None else LOOK_S)
+                except TimeoutError:
+                    if blocked is not None and self.driver.waits_in_vain(call, blocked):
+                        raise for_sdk(UsageError)(
+                            "a sync call inside a running event loop waits for room that calls of the same loop "
+                            "hold, which cannot go on meanwhile: use the async client (ainvoke, astream), or "
+                            "asyncio.to_thread; nothing was sent",
+                            request_id=call.request_id,
+                        ) from None
+        except BaseException:
+            self.driver.cancel(call)
+            raise
+
+
+async def _head(call: Call) -> Head:
+    return await asyncio.shield(call.head)  # a look in between must not cancel it
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 @cache
-def _stream_type(stack: Stack) -> type[Any]:
+def async_transport_type(stack: Stack) -> type[Any]:
+    """Return the async transport class for an HTTP stack."""
+
     class AnswerStream(stack.AsyncByteStream):
         """The bytes of one answer. Leaving it in any way frees the call's room."""
 
         def __init__(self, driver: Driver, call: Call) -> None:
-            self._driver = driver
             self._call = call
-            self._finalizer = weakref.finalize(self, driver.drop, call)
-            self._finalizer.atexit = False
+            self._leave = _leaving(self, driver, call)
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             return self
@@ -45,72 +106,96 @@ def _stream_type(stack: Stack) -> type[Any]:
         async def aclose(self) -> None:
             self._leave()
 
-        def _leave(self) -> None:
-            self._finalizer.detach()  # it would keep the call, and with an error's traceback all of this, for ever
-            self._driver.cancel(self._call)
-
-    return AnswerStream
-
-
-@cache
-def transport_type(stack: Stack) -> type[Any]:
-    """Return the async transport class for an HTTP stack."""
-    stream_type = _stream_type(stack)
-
     class SchedulingTransport(stack.AsyncBaseTransport):
         """Hands every request to the scheduler."""
 
-        def __init__(self, driver: Driver, describe: ReadRequest, max_body_bytes: int) -> None:
-            self._driver = driver
-            self._describe = describe
-            self._max_body_bytes = max_body_bytes
+        def __init__(self, inbound: Inbound) -> None:
+            self._inbound = inbound
 
         async def handle_async_request(self, request: Any) -> Any:
-            content = await request.aread()
+            inbound, content = self._inbound, await request.aread()
+            driver = inbound.driver
             try:
-                incoming = self._read(request, content)
+                incoming = inbound.read(request, content)
                 if incoming.kind is Kind.MODELS:
-                    return _models(await self._driver.list_all_models())
-                call = self._driver.submit(incoming, self._describe(incoming))
+                    return _models(stack, await driver.list_all_models())
+                call = driver.submit(incoming, inbound.describe(incoming))
             except AgentschedError as error:
                 raise made_for_sdk(error) from None
             try:
                 head = await call.head
             except BaseException:
-                self._driver.cancel(call)
+                driver.cancel(call)
                 raise
             if call.spool.complete:
-                content = call.spool.take()
-                headers = [*head.headers, (b"content-length", b"%d" % len(content))]
-                return stack.Response(head.status, headers=headers, content=content)
-            return stack.Response(head.status, headers=head.headers, stream=stream_type(self._driver, call))
-
-        def _read(self, request: Any, content: bytes) -> Incoming:
-            return read(
-                method=request.method,
-                raw_path=request.url.raw_path,
-                headers=request.headers.raw,
-                content=content,
-                timeout=cast("Mapping[str, float | None]", request.extensions.get("timeout", {})),
-                max_body_bytes=self._max_body_bytes,
-            )
-
-    def _models(names: Sequence[str]) -> Any:
-        return stack.Response(200, headers={"content-type": "application/json"}, content=as_list(names))
+                return _whole(stack, head, call.spool.take())
+            return stack.Response(head.status, headers=head.headers, stream=AnswerStream(driver, call))
 
     return SchedulingTransport
 
 
 @cache
-def refusing_type(stack: Stack) -> type[Any]:
-    """Return the sync transport class that lets nothing through."""
+def sync_transport_type(stack: Stack) -> type[Any]:
+    """Return the sync transport class for an HTTP stack: its calls run on the I/O thread."""
 
-    class RefusingTransport(stack.BaseTransport):
-        """Raises on use, so that a sync call cannot slip past the scheduler unnoticed."""
+    class AnswerStream(stack.SyncByteStream):
+        """The bytes of one answer. Leaving it in any way frees the call's room."""
 
-        def handle_request(self, request: Any) -> NoReturn:
-            raise for_sdk(UsageError)(
-                "the scheduler takes async calls only (ainvoke, astream, an async client); nothing was sent"
-            )
+        def __init__(self, inbound: Inbound, call: Call) -> None:
+            self._io = inbound.io
+            self._call = call
+            self._leave = _leaving(self, inbound.driver, call)
 
-    return RefusingTransport
+        def __iter__(self) -> Iterator[bytes]:
+            try:
+                while (chunk := self._io.run(self._call.spool.read_all())) is not None:
+                    yield chunk
+            finally:
+                self._leave()
+
+        def close(self) -> None:
+            self._leave()
+
+    class SchedulingTransport(stack.BaseTransport):
+        """Hands every request to the scheduler."""
+
+        def __init__(self, inbound: Inbound) -> None:
+            self._inbound = inbound
+
+        def handle_request(self, request: Any) -> Any:
+            inbound, content = self._inbound, request.read()
+            driver = inbound.driver
+            try:
+                incoming = inbound.read(request, content)
+                if incoming.kind is Kind.MODELS:
+                    return _models(stack, inbound.io.run(driver.list_all_models()))
+                call = driver.submit(incoming, inbound.describe(incoming), inbound.io.loop)
+            except AgentschedError as error:
+                raise made_for_sdk(error) from None
+            head = inbound.await_head(call)
+            if call.spool.complete:
+                return _whole(stack, head, call.spool.take())
+            return stack.Response(head.status, headers=head.headers, stream=AnswerStream(inbound, call))
+
+    return SchedulingTransport
+
+
+def _leaving(stream: object, driver: Driver, call: Call) -> Callable[[], None]:
+    """Return what ends a call whose stream is left; a stream that is only dropped ends it as well."""
+    finalizer = weakref.finalize(stream, driver.drop, call)
+    finalizer.atexit = False
+
+    def leave() -> None:
+        finalizer.detach()  # it would keep the call, and with an error's traceback all of this, for ever
+        driver.cancel(call)
+
+    return leave
+
+
+def _whole(stack: Stack, head: Head, content: bytes) -> Any:
+    headers = [*head.headers, (b"content-length", b"%d" % len(content))]
+    return stack.Response(head.status, headers=headers, content=content)
+
+
+def _models(stack: Stack, names: Sequence[str]) -> Any:
+    return stack.Response(200, headers={"content-type": "application/json"}, content=as_list(names))

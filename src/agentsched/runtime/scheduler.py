@@ -1,5 +1,6 @@
 """The face of the library: backends in, ordinary clients out."""
 
+import asyncio
 import itertools
 import os
 import time
@@ -16,7 +17,8 @@ from agentsched.model.options import refuse
 from agentsched.policy import Policy
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.explain import Explanation, explain
-from agentsched.runtime.inbound import refusing_type, transport_type
+from agentsched.runtime.inbound import Inbound, async_transport_type, sync_transport_type
+from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.journalfile import JournalFile
 from agentsched.runtime.options import label, whole
 from agentsched.runtime.query import QueryBlock
@@ -27,7 +29,7 @@ from agentsched.transport.incoming import Incoming
 from agentsched.transport.stack import default_stack, stack_of
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, OpenAI
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +82,7 @@ class Scheduler:
         if policy is not None and not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"policy must be a Policy such as Policy.default(), not {policy!r}")
         whole(max_queued, "max_queued", least=0)
-        self._max_body_bytes = whole(max_body_bytes, "max_body_bytes", least=1)
+        whole(max_body_bytes, "max_body_bytes", least=1)
         if clock is not None and not callable(clock):
             raise UsageError(
                 f"clock must be a function that returns seconds, such as a VirtualClock, not {clock!r}"
@@ -94,6 +96,8 @@ class Scheduler:
         self._driver = Driver(
             engine, clock=clock if clock is not None else time.monotonic, stack=stack, upstream=upstream
         )
+        self._io = IoThread()
+        self._inbound = Inbound(self._driver, self._request, max_body_bytes, self._io)
         self._prefix = os.urandom(4).hex()
         self._numbers = itertools.count(1)
 
@@ -118,27 +122,40 @@ class Scheduler:
         http = self.http_async_client()
         return AsyncOpenAI(api_key=API_KEY, base_url=BASE_URL, max_retries=0, http_client=http)
 
+    def openai_sync(self) -> "OpenAI":
+        """Return a plain `openai.OpenAI` whose calls are scheduled, for sync code in any thread.
+
+        Its calls share the limits and the order of the async ones. A sync call inside a running event loop blocks
+        that loop; where it would have to wait for the loop's own calls it raises a `UsageError`.
+        """
+        from openai import OpenAI
+
+        return OpenAI(api_key=API_KEY, base_url=BASE_URL, max_retries=0, http_client=self.http_client())
+
     def http_async_client(self) -> Any:
         """Return an `AsyncClient` of the stack that the installed openai uses; its calls are scheduled.
 
         Closing it leaves the scheduler and its other clients alone.
         """
         stack = default_stack()
-        transport = transport_type(stack)(self._driver, self._request, self._max_body_bytes)
         timeout = stack.Timeout(READ_S, connect=CONNECT_S)
+        transport = async_transport_type(stack)(self._inbound)
         return stack.AsyncClient(transport=transport, base_url=BASE_URL, timeout=timeout)
 
-    def client_kwargs(self) -> dict[str, Any]:
-        """Return what LangChain's `ChatOpenAI` and its relatives need for their calls to be scheduled.
-
-        Sync calls raise a `UsageError`: they would slip past the scheduler otherwise.
-        """
+    def http_client(self) -> Any:
+        """Return a `Client` of that stack; its calls are scheduled."""
         stack = default_stack()
+        transport = sync_transport_type(stack)(self._inbound)
+        timeout = stack.Timeout(READ_S, connect=CONNECT_S)
+        return stack.Client(transport=transport, base_url=BASE_URL, timeout=timeout)
+
+    def client_kwargs(self) -> dict[str, Any]:
+        """Return what LangChain's `ChatOpenAI` and its relatives need for all their calls to be scheduled."""
         return {
             "api_key": API_KEY,
             "base_url": BASE_URL,
             "http_async_client": self.http_async_client(),
-            "http_client": stack.Client(transport=refusing_type(stack)(), base_url=BASE_URL),
+            "http_client": self.http_client(),
             "max_retries": 0,
         }
 
@@ -265,8 +282,27 @@ class Scheduler:
     async def aclose(self) -> None:
         """End every call with `SchedulerClosed` and close all connections. Closing twice is fine."""
         await self._driver.aclose()
+        self._io.stop()
         if self._journal is not None:
             self._journal.close()
+
+    def close(self) -> None:
+        """Do what `aclose` does, from sync code.
+
+        Raises:
+            UsageError: inside a running event loop, which would wait for itself.
+        """
+        if _in_a_loop():
+            raise UsageError(
+                "close() inside a running event loop would block it: use `await scheduler.aclose()`"
+            )
+        asyncio.run(self.aclose())
+
+    def __enter__(self) -> "Scheduler":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     async def __aenter__(self) -> "Scheduler":
         return self
@@ -304,3 +340,11 @@ def _checked_fleet(backends: object) -> list[Backend]:
         if not isinstance(backend, Backend):
             raise UsageError(f"backends must hold Backend(...) values; found {type(backend).__name__}")
     return fleet
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -68,6 +68,15 @@ class Spool:
             _wake(self._writer)
         return chunk
 
+    async def read_all(self) -> bytes | None:
+        """Return all bytes that are there, or the next ones; None at the end.
+
+        Raises:
+            BaseException: the error it was closed with.
+        """
+        chunk = await self.read()
+        return chunk if chunk is None or not self._chunks else chunk + self.take()
+
     async def room(self) -> None:
         """Wait until it is not full."""
         while self.full and not self._closed:
@@ -75,10 +84,12 @@ class Spool:
             await self._writer
 
     def take(self) -> bytes:
-        """Return all bytes of a closed spool at once."""
+        """Return all bytes that are there at once."""
         whole = b"".join(self._chunks)
+        self.taken += len(self._chunks)
         self._chunks.clear()
         self._unread = 0
+        _wake(self._writer)
         return whole
 
 
