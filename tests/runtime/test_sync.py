@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -353,3 +354,75 @@ slow = {{**ask, "extra_headers": {{"x-fake-output-tokens": "100000"}}}}
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+# -- forks --------------------------------------------------------------------------------------------
+
+FORK = """
+import asyncio, os, threading, time
+from agentsched import Backend, Scheduler
+from agentsched.testing import FakeFleet
+fleet = FakeFleet.fast(1)
+{setup}
+scheduler = Scheduler([Backend(url, max_concurrency=1) for url in urls], **options)
+client = scheduler.openai_sync()
+ask = {{"model": "fake-model", "messages": [{{"role": "user", "content": "hi"}}]}}
+slow = {{**ask, "extra_headers": {{"x-fake-output-tokens": "60"}}}}
+ids = []
+
+def call(**fields):
+    ids.append(client.chat.completions.create(**fields)._request_id)
+
+threads = [threading.Thread(target=call, kwargs=slow) for _ in range(3)]
+for thread in threads:
+    thread.start()
+while scheduler.snapshot().running == 0:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    held = scheduler.snapshot()
+    assert (held.running, held.queued) == (0, 0), held
+    call(**ask)
+
+    async def main():
+        return await scheduler.openai().chat.completions.create(**ask)
+
+    ids.append(asyncio.run(main())._request_id)
+    scheduler._driver.engine.check()
+    print("child", *ids, flush=True)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+for thread in threads:
+    thread.join()
+scheduler._driver.engine.check()
+print("parent", *ids, flush=True)
+scheduler.close()
+assert status == 0
+"""
+
+SERVED = """
+from concurrent.futures import Future
+urls, options = [], {}
+server = fleet.serve()
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+urls = fleet.base_urls
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.parametrize("setup", [SERVED], ids=["over sockets"])
+def test_a_fork_with_work_in_flight(setup: str) -> None:
+    """The parent's calls go on, and the child begins with nothing."""
+    run = subprocess.run(
+        [sys.executable, "-c", FORK.format(setup=setup)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    child, parent = (line.split()[1:] for line in run.stdout.splitlines())
+    assert (len(child), len(parent)) == (2, 3)
+    assert not {one.rsplit("-", 1)[0] for one in child} & {one.rsplit("-", 1)[0] for one in parent}

@@ -71,6 +71,11 @@ class Directory:
         """Whether some backend has been asked and has not answered."""
         return any(entry.pending for entry in self._entries.values())
 
+    @property
+    def asked(self) -> list[str]:
+        """The backends that have been asked and have not answered."""
+        return [entry.backend for entry in self._to_list if entry.pending]
+
     def settling(self, now: float) -> bool:
         """Whether some backend that was never asked before may still answer in time for the first calls."""
         return now < self.settles_at and any(entry.pending and not entry.answered for entry in self._to_list)

@@ -20,6 +20,7 @@ from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
 from agentsched.model import Backend, Failure, Outcome, Reason, Request
 from agentsched.runtime.attempt import Attempt, cancelled
 from agentsched.runtime.call import Call
+from agentsched.runtime.fork import watch
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.listing import list_models
@@ -71,6 +72,8 @@ class Driver:
         self._failing: set[str] = set()
         self._silent_until: dict[str, float] = {}
         self._unlisted: set[str] = set()
+        self._left_behind: list[object] = []
+        watch(self)
 
     def submit(
         self, incoming: Incoming, request: Request, loop: asyncio.AbstractEventLoop | None = None
@@ -235,6 +238,31 @@ class Driver:
         if backend in row.asking:
             del row.asking[backend]
             self.feed(lambda at: ModelsListed(at=at, backend=backend, answered=False))
+
+    # -- a fork ---------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        self.lock.acquire()
+
+    def let_go(self) -> None:
+        self.lock.release()
+
+    def start_anew(self) -> None:
+        """Forget what the parent has under way; its connections are the parent's, so nothing is closed."""
+        # kept, not dropped: being collected here, they would speak to the parent's loops
+        self._left_behind += [self._loops, self._calls, self._attempts, self._dropped]
+        self._loops, self._calls, self._attempts, self._dropped = {}, {}, {}, deque()
+        self._inbox.clear()
+        self._orders.clear()
+        self._deciding = False
+        self._asker = None
+        engine, now = self.engine, self.clock()
+        engine.journal = None
+        while engine.requests:
+            engine.handle(Cancelled(at=now, request_id=next(iter(engine.requests))))
+        for name in engine.directory.asked:
+            engine.handle(ModelsListed(at=now, backend=name, answered=False))
+        engine.handle(Woke(at=now))
 
     # -- commands -------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from agentsched.runtime.fork import watch
+
 T = TypeVar("T")
 
 STOP_S = 2.0
@@ -18,6 +20,17 @@ class IoThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        watch(self)
+
+    def hold(self) -> None:
+        self._lock.acquire()
+
+    def let_go(self) -> None:
+        self._lock.release()
+
+    def start_anew(self) -> None:
+        """The thread has stayed with the parent."""
+        self._loop = self._thread = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -1,8 +1,6 @@
 """The face of the library: backends in, ordinary clients out."""
 
 import asyncio
-import itertools
-import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -17,6 +15,7 @@ from agentsched.model.options import refuse
 from agentsched.policy import Policy
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.explain import Explanation, explain
+from agentsched.runtime.ids import RequestIds
 from agentsched.runtime.inbound import Inbound, async_transport_type, sync_transport_type
 from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.journalfile import JournalFile
@@ -98,8 +97,7 @@ class Scheduler:
         )
         self._io = IoThread()
         self._inbound = Inbound(self._driver, self._request, max_body_bytes, self._io)
-        self._prefix = os.urandom(4).hex()
-        self._numbers = itertools.count(1)
+        self._ids = RequestIds()
 
     def __repr__(self) -> str:
         engine = self._driver.engine
@@ -191,7 +189,7 @@ class Scheduler:
         refuse(unknown, self.query, "query")
         return QueryBlock(
             self._driver,
-            self._new_id,
+            self._ids.new,
             workflow,
             slo_s=slo_s,
             timeout_s=timeout_s,
@@ -310,15 +308,12 @@ class Scheduler:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _new_id(self) -> str:
-        return f"as-{self._prefix}-{next(self._numbers):x}"
-
     def _request(self, incoming: Incoming) -> Request:
         scope = current_scope.get()
         inside = scope is not None and scope.owner is self._driver
         query = scope.query if scope is not None and inside else None
         return Request(
-            id=self._new_id(),
+            id=self._ids.new(),
             model=incoming.model,
             input_tokens=incoming.input_tokens,
             max_tokens=incoming.max_tokens,
