@@ -113,8 +113,8 @@ def test_errors(stack: ModuleType, case: str, max_retries: int) -> None:
     rig = Rig(1, limit=1, stack=stack, max_queued=1)
     rig.client = rig.client.with_options(max_retries=max_retries)
     submitted: list[str] = []
-    new_id = rig.scheduler._new_id
-    rig.scheduler._new_id = lambda: submitted.append(new_id()) or submitted[-1]  # type: ignore[method-assign]
+    new_id = rig.scheduler._ids.new
+    rig.scheduler._ids.new = lambda: submitted.append(new_id()) or submitted[-1]  # type: ignore[method-assign]
 
     async def main() -> None:
         error = await make(rig)
