@@ -283,7 +283,7 @@ def test_a_task_factory_that_fails_answers_questions_too(stack: ModuleType) -> N
     fails = [True]
 
     def once(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Task[Any]:
-        if fails and work.__name__ == "_list":
+        if fails and work.__name__ == "list":
             fails.clear()
             raise TypeError("no tasks today")
         return asyncio.Task(work, loop=loop)

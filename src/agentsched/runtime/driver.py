@@ -18,14 +18,13 @@ from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Star
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
 from agentsched.model import Backend, Failure, Outcome, Reason, Request
-from agentsched.runtime.attempt import Attempt, cancelled
+from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.fork import watch
+from agentsched.runtime.inquiry import Inquiry
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.incoming import Incoming
-from agentsched.transport.listing import list_models
 from agentsched.transport.outgoing import Addressing
-from agentsched.transport.refusal import Broken
 from agentsched.transport.stack import Stack
 
 log = logging.getLogger("agentsched")
@@ -35,9 +34,6 @@ WATCH_S = 1.0
 
 SILENT_S = 60.0
 """How long the log says nothing more of a backend that comes and goes."""
-
-AGAIN_S = 0.05
-"""How long after a question was cut short it is asked again: a loop that ends is gone by then."""
 
 STOPPED_S = 0.1
 """How often a loop that others wait for is looked at: it may stop before it has done what was asked of it."""
@@ -71,7 +67,7 @@ class Driver:
         self._orders: deque[Command] = deque()
         self._failing: set[str] = set()
         self._silent_until: dict[str, float] = {}
-        self._unlisted: set[str] = set()
+        self._inquiry = Inquiry(stack, self.feed)
         self._left_behind: list[object] = []
         watch(self)
 
@@ -192,7 +188,7 @@ class Driver:
         with self.lock:
             row = self._row(asyncio.get_running_loop())
         unknown = [backend for backend in self._backends.values() if backend.models is None]
-        await asyncio.gather(*(self._list(row, backend) for backend in unknown))
+        await asyncio.gather(*(self._inquiry.list(row, backend) for backend in unknown))
         with self.lock:
             served = self.engine.directory.served()
         if not served:
@@ -200,44 +196,6 @@ class Driver:
                 "no backend could list its models; the log says why", backend="", attempts=1
             )
         return served
-
-    async def _list(self, row: LoopRow, backend: Backend) -> None:
-        """Ask a backend what it serves and tell the engine; call it on the row's loop."""
-        name, models = backend.name, None
-        ours = row.asking.get(name) is asyncio.current_task()
-        try:
-            models = await list_models(self.stack, await row.transport(), backend)
-            self._unlisted.discard(name)
-        except asyncio.CancelledError as error:
-            if cancelled():
-                if ours:  # if the loop goes on, ask again; if it closes, another one will
-                    row.asking[name] = None
-                    row.loop.call_later(AGAIN_S, self._cut_short, row, name)
-                raise
-            self._cannot_list(name, error)
-        except Exception as error:
-            self._cannot_list(name, error)
-        except BaseException as error:
-            self._listed(row, name, None, ours=ours)
-            self._cannot_list(name, error)
-            raise
-        self._listed(row, name, models, ours=ours)
-
-    def _listed(self, row: LoopRow, backend: str, models: tuple[str, ...] | None, *, ours: bool) -> None:
-        if ours:
-            row.asking.pop(backend, None)
-        self.feed(lambda at: ModelsListed(at=at, backend=backend, models=models))
-
-    def _cannot_list(self, backend: str, error: BaseException) -> None:
-        if backend not in self._unlisted:
-            why = error.detail if isinstance(error, Broken) else repr(error)
-            log.warning("%s: its models are not known, so it is tried with any: %s", backend, why)
-        self._unlisted.add(backend)
-
-    def _cut_short(self, row: LoopRow, backend: str) -> None:
-        if backend in row.asking:
-            del row.asking[backend]
-            self.feed(lambda at: ModelsListed(at=at, backend=backend, answered=False))
 
     # -- a fork ---------------------------------------------------------------------------------------
 
@@ -290,7 +248,7 @@ class Driver:
             case ListModels(backend):
                 row = self._row_to_ask_on()
                 row.asking[backend] = None
-                self._call(row.loop, self._ask, row, self._backends[backend])
+                self._call(row.loop, self._inquiry.begin, row, self._backends[backend])
             case WakeAt(at):
                 for row in self._loops.values():
                     self._call(row.loop, row.arm, at - self.clock())
@@ -303,21 +261,6 @@ class Driver:
         if loop is not None:
             return self._row(loop)
         return next(row for row in self._loops.values() if not row.loop.is_closed())
-
-    def _ask(self, row: LoopRow, backend: Backend) -> None:
-        if backend.name not in row.asking:
-            return
-        work = self._list(row, backend)
-        try:
-            task = row.loop.create_task(work)
-        except Exception as error:
-            work.close()
-            self._cannot_list(backend.name, error)
-            self._listed(row, backend.name, None, ours=True)
-            return
-        if not task.done():  # a task may start eagerly
-            row.asking[backend.name] = task
-        row.spawn(task)
 
     def _on(self, call: Call, act: Callable[..., None], *args: Any) -> None:
         if not self._call(call.loop, act, *args) and not call.over:
