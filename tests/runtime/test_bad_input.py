@@ -361,7 +361,7 @@ def test_a_submission_that_is_cut_short_leaves_nothing(stack: ModuleType) -> Non
 
     async def main() -> None:
         engine.handle = breaking  # type: ignore[method-assign]
-        with pytest.raises(KeyError):
+        with pytest.raises((KeyError, openai.APIConnectionError)):  # openai 2.x wraps what it does not know
             await rig.say()
         await rig.say()
 
