@@ -184,9 +184,7 @@ class Shadow:
                 self._ends.setdefault(call.request.id, (Outcome.EXPIRED, None))
         if self.now >= self.settles_at > -inf:
             self.settles_at = -inf
-            for call in self.waiting:
-                if call.request.id not in self._ends:
-                    self._enqueue(call)
+            self._listed_anew()
         listed: list[str] = []
         for command in commands:
             match command:
@@ -298,7 +296,8 @@ class Shadow:
     def _listed_anew(self) -> None:
         if not self.settling:
             for call in self.waiting:
-                if not call.choice or self._choice(call) != call.choice:
+                moves = not call.choice or self._choice(call) != call.choice
+                if moves and call.request.id not in self._ends:
                     self._enqueue(call)
 
     def _choice(self, call: Call) -> tuple[str, ...]:
