@@ -22,7 +22,7 @@ from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.fork import watch
 from agentsched.runtime.inquiry import Inquiry
-from agentsched.runtime.loops import LoopRow
+from agentsched.runtime.loops import LoopRow, running_loop
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
@@ -159,9 +159,8 @@ class Driver:
                     self.engine.handle(taken)
                 finally:
                     self._orders.extend(self.engine.commands)
-                    while (
-                        self._orders
-                    ):  # if an exception hits an action, the next event goes on with the rest
+                    # if an exception hits an action, the next event goes on with the rest
+                    while self._orders:
                         self._obey(self._orders.popleft())
         finally:
             self._deciding = False
@@ -257,7 +256,7 @@ class Driver:
         """Return the loop of the call that needs a list, else the running one, else any that is open."""
         if self._asker is not None:
             return self._asker
-        loop = _running_loop()
+        loop = running_loop()
         if loop is not None:
             return self._row(loop)
         return next(row for row in self._loops.values() if not row.loop.is_closed())
@@ -268,7 +267,7 @@ class Driver:
 
     def _call(self, loop: asyncio.AbstractEventLoop, act: Callable[..., None], *args: Any) -> bool:
         """Run something on a loop: now if it is this one, soon if not; return False if it has closed."""
-        if loop is _running_loop():
+        if loop is running_loop():
             act(*args)
             return True
         try:
@@ -341,10 +340,3 @@ async def _closed(row: LoopRow) -> None:
     while row.loop.is_running() and not done.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), STOPPED_S)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

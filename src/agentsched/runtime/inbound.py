@@ -11,6 +11,7 @@ from agentsched.model import Request
 from agentsched.runtime.call import Call
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.iothread import IoThread
+from agentsched.runtime.loops import running_loop
 from agentsched.runtime.verdict import for_sdk, made_for_sdk
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind, read
@@ -49,7 +50,7 @@ class Inbound:
 
     def await_head(self, call: Call) -> Head:
         """Wait in this thread for the head of an answer that the I/O thread fetches."""
-        blocked = _running_loop()
+        blocked = running_loop()
         try:
             while True:
                 try:
@@ -69,13 +70,6 @@ class Inbound:
 
 async def _head(call: Call) -> Head:
     return await asyncio.shield(call.head)  # a look in between must not cancel it
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 @cache

@@ -119,3 +119,11 @@ async def _pool(stack: Stack) -> AsyncGenerator[Any, None]:
         yield transport
     finally:
         await transport.aclose()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop that this code runs in; None outside of any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

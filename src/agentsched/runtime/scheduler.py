@@ -19,6 +19,7 @@ from agentsched.runtime.ids import RequestIds
 from agentsched.runtime.inbound import Inbound, async_transport_type, sync_transport_type
 from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.journalfile import JournalFile
+from agentsched.runtime.loops import running_loop
 from agentsched.runtime.options import label, whole
 from agentsched.runtime.query import QueryBlock
 from agentsched.runtime.scope import current_scope, step_name
@@ -290,7 +291,7 @@ class Scheduler:
         Raises:
             UsageError: inside a running event loop, which would wait for itself.
         """
-        if _in_a_loop():
+        if running_loop() is not None:
             raise UsageError(
                 "close() inside a running event loop would block it: use `await scheduler.aclose()`"
             )
@@ -335,11 +336,3 @@ def _checked_fleet(backends: object) -> list[Backend]:
         if not isinstance(backend, Backend):
             raise UsageError(f"backends must hold Backend(...) values; found {type(backend).__name__}")
     return fleet
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
