@@ -328,12 +328,17 @@ async def _closed(row: LoopRow) -> None:
         return
     done = asyncio.Event()
 
-    def tell(_: asyncio.Task[None]) -> None:
+    def tell(closing: asyncio.Task[None] | None = None) -> None:
+        if closing is not None and not closing.cancelled():
+            closing.exception()  # nothing can be done about it, and it is not to be logged as forgotten
         with suppress(RuntimeError):  # nobody waits here any more
             here.call_soon_threadsafe(done.set)
 
     def close() -> None:
-        row.loop.create_task(row.aclose()).add_done_callback(tell)
+        if row.stop():
+            row.loop.create_task(row.aclose()).add_done_callback(tell)
+        else:
+            tell()
 
     with suppress(RuntimeError):  # it has closed, and all it had open with it
         row.loop.call_soon_threadsafe(close)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from agentsched.transport.stack import Stack
@@ -51,15 +52,29 @@ class LoopRow:
         self._stack = stack
         self._upstream = upstream
         self._on_wake = on_wake
-        self._pool: AsyncGenerator[Any, None] | None = None
+        self._pool: Any | None = None
+        self._at_shutdown: AsyncGenerator[None, None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def transport(self) -> Any:
         """Return the transport to the backends; call it on this loop."""
         if self._upstream is None:
-            self._pool = _pool(self._stack)
-            self._upstream = await anext(self._pool)
+            self._upstream = self._pool = _pool(self._stack)
+            self._at_shutdown = self._close_pool_at_shutdown()
+            await anext(self._at_shutdown)
         return self._upstream
+
+    async def _close_pool_at_shutdown(self) -> AsyncGenerator[None, None]:
+        """Close the pool on its own loop when that one shuts its async generators down."""
+        try:
+            yield
+        finally:
+            await self._close_pool()
+
+    async def _close_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
 
     def spawn(self, task: asyncio.Task[None]) -> None:
         """Keep a task alive until it is done."""
@@ -95,30 +110,35 @@ class LoopRow:
             del self.ending[attempt]
             attempt.late()
 
-    async def aclose(self) -> None:
-        """Wait for the tasks and close the pool; call it on this loop."""
+    def stop(self) -> bool:
+        """Stop the timers and the questions; return whether something is left for `aclose` to wait for.
+
+        In a loop's last moments nothing is, which is as well: it runs no new task to the end.
+        """
         for timer in (self._timer, self._end_timer):
             if timer is not None:
                 timer.cancel()
         for task in self.asking.values():
             if task is not None:
                 task.cancel()
+        return bool(self.tasks or self._pool is not None)
+
+    async def aclose(self) -> None:
+        """Wait for the tasks and close the pool; call it on this loop."""
+        self.stop()
         if self.tasks:
             await asyncio.wait(self.tasks)
-        if self._pool is not None:
-            await self._pool.aclose()
+        await self._close_pool()
+        if self._at_shutdown is not None:
+            with suppress(RuntimeError):  # the loop is at it
+                await self._at_shutdown.aclose()
 
 
-async def _pool(stack: Stack) -> AsyncGenerator[Any, None]:
-    """Open a pool, and close it on its own loop when that one shuts its async generators down."""
+def _pool(stack: Stack) -> Any:
     limits = stack.Limits(
         max_connections=None, max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=KEPT_ALIVE_S
     )
-    transport = stack.AsyncHTTPTransport(limits=limits, trust_env=True)
-    try:
-        yield transport
-    finally:
-        await transport.aclose()
+    return stack.AsyncHTTPTransport(limits=limits, trust_env=True)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
