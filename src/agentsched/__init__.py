@@ -17,7 +17,7 @@ from agentsched.errors import (
     UnknownOption,
     UsageError,
 )
-from agentsched.model import Backend, BackendLoad, Job
+from agentsched.model import Backend, BackendLoad, Job, Limits
 from agentsched.policy import Policy
 from agentsched.runtime.explain import Explanation
 from agentsched.runtime.scheduler import Scheduler
@@ -38,6 +38,7 @@ __all__ = [
     "Explanation",
     "InvariantBroken",
     "Job",
+    "Limits",
     "Policy",
     "QueueFull",
     "Rejected",

@@ -3,13 +3,44 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
-from agentsched import Backend, Expired, Scheduler
+from agentsched import (
+    Backend,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnavailable,
+    Expired,
+    Limits,
+    Scheduler,
+)
 from agentsched.testing import FakeFleet, faults
-from tests.doubles import ASK, MODEL, Rig, assert_idle, begun, collected, settled
+from tests.doubles import (
+    ASK,
+    MODEL,
+    Rig,
+    assert_idle,
+    begun,
+    collected,
+    counts,
+    delta,
+    events,
+    outcome,
+    said,
+    settled,
+    upstream,
+)
 
 LONG = 10_000
+FIRST_IN_2_S = {"limits": Limits(first_token_s=2)}
+
+
+async def read_all(rig: Rig, *, stream: bool) -> None:
+    answer = await rig.say(stream=stream)
+    if stream:
+        async for _ in answer:
+            pass
 
 
 @pytest.mark.parametrize("how", ["raise", "aclose", "drop", "never iterated"])
@@ -132,3 +163,71 @@ def test_case_104_time_in_the_queue_is_not_time_at_the_model() -> None:
         await first
 
     rig.run(main)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_case_40_a_first_token_later_than_its_limit_moves_the_call(stream: bool) -> None:
+    """The call runs elsewhere at once, and the room it had is free."""
+    rig = Rig(2, limit=1, upstream=upstream(httpx2, events(3_600.0), said("quick")), limits=FIRST_IN_2_S)
+
+    async def main() -> None:
+        answer = await rig.say(stream=stream)
+        if stream:
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+        else:
+            text = answer.choices[0].message.content
+        assert text == "quick"
+        assert rig.clock() == pytest.approx(2.0)
+
+    rig.run(main)
+
+
+def test_case_41_a_cut_in_the_middle_keeps_what_was_said() -> None:
+    cut = events(*[delta(f"{i} ") for i in range(10)], httpx2.ReadError("peer closed"))
+    rig = Rig(1, upstream=upstream(httpx2, cut))
+
+    async def main() -> None:
+        for stream in (False, True):
+            found = await outcome(read_all(rig, stream=stream))
+            assert isinstance(found, BackendUnavailable)
+            assert found.partial_text == "0 1 2 3 4 5 6 7 8 9 "
+            assert found.backend == "fake-1"
+            assert found.sent
+
+    rig.run(main)
+
+
+@pytest.mark.parametrize("bad", [b"data: {oops\n\n", b"data: 7\n\n", b"data: \xff\xfe\n\n"])
+def test_case_43_a_malformed_event_fails_the_stream(bad: bytes) -> None:
+    """Our choice: an answer with a hole in it is none. Lines that are no event of ours do not count as one."""
+    rig = Rig(1, upstream=upstream(httpx2, events(delta("a"), bad, delta("b"), delta(finish="stop"))))
+
+    async def main() -> None:
+        for stream in (False, True):
+            found = await outcome(read_all(rig, stream=stream))
+            assert isinstance(found, BackendProtocolError)
+            assert found.partial_text == "a"
+
+    rig.run(main)
+
+
+def test_case_44_a_stall_ends_with_the_idle_limit() -> None:
+    """Of a caller who streams, with what came; of one who does not, elsewhere."""
+    stall = events(delta("a"), 30.0, delta("b"), delta(finish="stop"), counts())
+    limits = {"limits": Limits(idle_s=5)}
+    streaming = Rig(2, upstream=upstream(httpx2, stall), limits=limits)
+
+    async def streams() -> None:
+        found = await outcome(read_all(streaming, stream=True))
+        assert isinstance(found, BackendTimeout)
+        assert found.partial_text == "a"
+        assert streaming.clock() == pytest.approx(5.0)
+
+    streaming.run(streams)
+    whole = Rig(2, upstream=upstream(httpx2, stall, said("quick")), limits=limits)
+
+    async def waits() -> None:
+        assert (await whole.say()).choices[0].message.content == "quick"
+        assert whole.clock() == pytest.approx(5.0)
+
+    whole.run(waits)

@@ -37,20 +37,65 @@ async def test_a_chat_is_completed_and_counted(llama_url: str) -> None:
         assert scheduler.snapshot().backends[0].decode_s_per_token > 0
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
-async def test_the_whole_answer_is_what_the_server_itself_gives(llama_url: str, path: str) -> None:
-    body = {"model": "tiny", "max_tokens": 24, "temperature": 0, "seed": 7}
-    body |= {"messages": MESSAGES} if path.startswith("/chat") else {"prompt": "The tallest mountain"}
-    plain = await asyncio.to_thread(_direct, llama_url, path, body)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Rome", "Oslo"]},
+        "days": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+CHAT = {"messages": MESSAGES, "max_tokens": 24}
+TEXT = {"prompt": "The tallest mountain", "max_tokens": 24}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "trip", "strict": True, "schema": SCHEMA}}
+ANY: dict[str, tuple[str, dict[str, object]]] = {
+    "chat": ("/chat/completions", CHAT),
+    "chat, stopped": ("/chat/completions", {**CHAT, "stop": ["w1026"]}),
+    "chat, n": ("/chat/completions", {**CHAT, "n": 3}),
+    "chat, schema": ("/chat/completions", {**CHAT, "response_format": FORMAT, "max_tokens": 100}),
+    "chat, json": ("/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}),
+    "text": ("/completions", TEXT),
+    "text, n": ("/completions", {**TEXT, "n": 2}),
+    "response": ("/responses", {"input": "Name it.", "max_output_tokens": 12}),
+}
+STREAMED = {*ANY}
+ANY |= {
+    "chat, logprobs": ("/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}),
+    "chat, tools": (
+        "/chat/completions",
+        {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]},
+    ),
+    "text, prompts": ("/completions", {**TEXT, "prompt": ["The tallest", "A mountain"]}),
+}
+
+
+@pytest.mark.parametrize("name", ANY)
+async def test_the_whole_answer_is_what_the_server_itself_gives(llama_url: str, name: str) -> None:
+    """It is streamed from the server, as the time of its first token tells, where that is proven to be the same."""
+    path, fields = ANY[name]
+    body = {"model": "tiny", "temperature": 0, "seed": 7, **fields}
+    for _ in range(2):  # the first one fills the prefix cache, which changes the last digits of a logprob
+        plain = await asyncio.to_thread(_direct, llama_url, path, body)
     async with Scheduler([Backend(f"{llama_url}/v1")]) as scheduler, scheduler.http_async_client() as http:
-        ours = (await http.post(path, json=body)).json()
-    for answer in (plain, ours):
-        for unique in ("id", "created", "timings"):
-            answer.pop(unique, None)
-        answer["usage"].pop("prompt_tokens_details", None)
-    plain["choices"][0].pop("logprobs", None)
-    ours["choices"][0].pop("logprobs", None)
-    assert ours == plain
+        await http.get("/health")  # any answer tells what the server is
+        answer = await http.post(path, json=body)
+        first_token_s = scheduler.explain(answer.headers["x-request-id"]).first_token_s
+        assert (first_token_s is not None) == (name in STREAMED)
+        ours = answer.json()
+    assert _lasting(ours) == _lasting(plain)
+
+
+def _lasting(answer: dict[str, object]) -> dict[str, object]:
+    """What does not differ from one call to the next."""
+    left = json.loads(json.dumps(answer))
+    for unique in ("id", "created", "created_at", "completed_at", "timings"):
+        left.pop(unique, None)
+    for cached in ("prompt_tokens_details", "input_tokens_details"):
+        left["usage"].pop(cached, None)
+    for item in left.get("output", []):
+        item.pop("id")
+    return left
 
 
 async def test_a_stream_comes_in_pieces_without_the_usage_event_nobody_asked_for(llama_url: str) -> None:

@@ -101,7 +101,7 @@ def test_a_generator_of_backends_is_as_good_as_a_list() -> None:
         ({"upstream": "http://proxy"}, "upstream must be an async transport"),
         ({"journal": "/nonexistent/dir/journal"}, "journal: cannot write '/nonexistent/dir/journal'"),
         ({"clock": 5}, "clock must be a function that returns seconds"),
-        ({"limit": 3}, "Scheduler: unknown option limit; the options are policy, upstream, clock"),
+        ({"size": 3}, "Scheduler: unknown option size; the options are policy, upstream, clock"),
         ({"reuse": True, "batch": 3}, "unknown option batch, reuse"),
     ],
 )

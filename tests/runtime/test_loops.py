@@ -171,7 +171,7 @@ def test_idle_connections_are_given_up_before_servers_give_them_up(stack: Module
     async def main() -> None:
         scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])])
         row = scheduler._driver._row(asyncio.get_running_loop())
-        assert (await row.transport())._pool._keepalive_expiry < 5.0
+        assert (await row.transport("http://b:1/v1"))._pool._keepalive_expiry < 5.0
         await scheduler.aclose()
 
     asyncio.run(main())

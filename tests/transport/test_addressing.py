@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentsched import Backend
+from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
-from agentsched.transport.outgoing import MAX_REMEMBERED, STREAMABLE, Addressing, Outgoing
+from agentsched.transport.outgoing import MAX_REMEMBERED, Addressing, Outgoing
+from agentsched.transport.streamable import Engine, engine_of, streamable
 from tests.doubles import ASK, STACKS, incoming
 
 APP, SERVED = "app", 'Qwen/"Qwen3" ü'
@@ -168,7 +170,7 @@ def test_a_body_that_need_not_change_is_passed_on_as_it_is(body: Body) -> None:
 def test_what_is_asked_of_the_backend_follows_the_allow_list(body: Body) -> None:
     call = incoming(body.content)
     out = sent(call)
-    assert out.streamed == (call.stream or STREAMABLE.issuperset(call.body))
+    assert out.streamed == (call.stream or streamable(call, None))
     after: dict[str, Any] = loads(out.content)
     assert bool(after.get("stream")) == out.streamed
     assert out.hide_usage == (out.streamed and not call.wants_usage)
@@ -246,11 +248,11 @@ def test_an_equal_or_unknown_name_stays(models: Any) -> None:
 
 
 def test_paths_that_are_not_understood_are_mapped_too() -> None:
-    call = incoming({"input": "x", "model": APP}, path="/v1/embeddings?x=1")
+    call = incoming({"query": "x", "model": APP}, path="/v1/rerank?x=1")
     out = sent(call, RENAMING)
     assert call.kind is Kind.OPAQUE
-    assert out.content == b'{"input": "x", "model": %b}' % dumps(SERVED)
-    assert str(out.url) == "http://a:1/v1/embeddings?x=1"
+    assert out.content == b'{"query": "x", "model": %b}' % dumps(SERVED)
+    assert str(out.url) == "http://a:1/v1/rerank?x=1"
     assert not out.streamed
 
 
@@ -342,3 +344,33 @@ def test_a_text_full_of_escapes_costs_memory_once() -> None:
         tracemalloc.stop()
     assert loads(outgoing.content)["model"] == SERVED
     assert peak < 3 * len(content)
+
+
+@pytest.mark.parametrize(
+    ("fields", "streamed"),
+    [
+        ({"n": 2}, True),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"logprobs": True}, False),
+        ({"tools": []}, False),
+        ({"a_field_of_tomorrow": 1}, False),
+    ],
+)
+def test_what_is_proven_of_an_engine_is_streamed_from_it_alone(
+    stack: ModuleType, fields: dict[str, Any], streamed: bool
+) -> None:
+    addressing, call = Addressing(stack), incoming(ASK, **fields)
+    assert not addressing.address(call, PLAIN).streamed
+    for server in (b"uvicorn", b""):
+        addressing.knows(PLAIN.name, engine_of(Head(200, [(b"Server", server)])))
+    assert not addressing.address(call, PLAIN).streamed
+    addressing.knows(PLAIN.name, engine_of(Head(200, [(b"Server", b"llama.cpp")])))
+    assert addressing.address(call, PLAIN).streamed == streamed
+    assert not addressing.address(call, Backend("http://other:1/v1")).streamed
+
+
+def test_answers_to_many_prompts_are_not_streamed_unasked(stack: ModuleType) -> None:
+    addressing = Addressing(stack)
+    addressing.knows(PLAIN.name, Engine.LLAMA_CPP)
+    call = incoming({"model": "m", "prompt": ["a", "b"]}, path="/v1/completions")
+    assert not addressing.address(call, PLAIN).streamed

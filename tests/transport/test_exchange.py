@@ -12,13 +12,12 @@ from agentsched.model import FailureKind, Usage
 from agentsched.testing import VirtualClock
 from agentsched.transport import exchange as exchange_module
 from agentsched.transport import gist, sse
-from agentsched.transport.exchange import DRAIN_S, PROGRESS_TOKENS, YIELD_CHUNKS, Ended, Exchange
-from agentsched.transport.incoming import Incoming
+from agentsched.transport.eventstream import DRAIN_S, PROGRESS_TOKENS, YIELD_CHUNKS
+from agentsched.transport.exchange import Exchange
 from agentsched.transport.outgoing import Addressing
 from tests.doubles import (
     EVENTS_TYPE,
     MODEL,
-    Answer,
     Script,
     Sink,
     counts,
@@ -30,55 +29,11 @@ from tests.doubles import (
     upstream,
     whole,
 )
+from tests.transport.ran import run
 
 STREAM = {"stream": True}
 WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 HIDDEN_FROM = {"openai-organization": "acme"}
-
-
-class Ran:
-    """What one attempt came to."""
-
-    def __init__(self, ended: Ended | None, sink: Sink, seen: Any, at: float) -> None:
-        self.ended = ended
-        self.sink = sink
-        self.seen = seen
-        self.at = at
-
-    @property
-    def kind(self) -> FailureKind:
-        assert self.ended is not None, "it did not fail"
-        return self.ended.failure.kind
-
-    @property
-    def answer(self) -> Any:
-        assert self.ended is None, self.ended
-        return json.loads(self.sink.content)
-
-    @property
-    def payloads(self) -> list[Any]:
-        decoder = sse.Decoder()
-        found = decoder.feed(self.sink.content) + decoder.flush()
-        return [e.data.decode() if e.data == b"[DONE]" else json.loads(e.data or b"") for e in found]
-
-
-def run(
-    stack: ModuleType, answer: Answer, call: Incoming | None = None, backend: Backend | None = None
-) -> Ran:
-    clock, sink, transport = VirtualClock(), Sink(), upstream(stack, answer)
-    call = call if call is not None else incoming()
-    outgoing = Addressing(stack).address(call, backend or Backend("http://b:1/v1"))
-
-    async def main() -> Ran:
-        ended = await Exchange(stack, transport, call, outgoing, sink).run()
-        at = clock()
-        assert transport.seen.open == 0, "the connection is closed"
-        return Ran(ended, sink, transport.seen, at)
-
-    ran = clock.run(main())
-    assert (ran.ended is None) == (sink.usage is not None), "it finishes or fails, not both, not neither"
-    assert sink.log[:1] in ([], ["begin"])
-    return ran
 
 
 # -- what is sent -------------------------------------------------------------------------------------

@@ -26,8 +26,11 @@ CHAT, COMPLETION, MODELS, OPAQUE = Kind.CHAT, Kind.COMPLETION, Kind.MODELS, Kind
         ("GET", "/v1/models/fake-model", OPAQUE),
         ("POST", "/v1/models", OPAQUE),
         ("GET", "/v1/chat/completions", OPAQUE),
-        ("POST", "/v1/embeddings", OPAQUE),
-        ("POST", "/v1/responses", OPAQUE),
+        ("POST", "/v1/embeddings", Kind.EMBEDDING),
+        ("POST", "/v1/responses", Kind.RESPONSE),
+        ("POST", "/v1/responses/r1/cancel", OPAQUE),
+        ("GET", "/v1/responses/r1", OPAQUE),
+        ("POST", "/v1/rerank", OPAQUE),
         ("POST", "/v1/chat/completions/x", OPAQUE),
         ("DELETE", "/v1/files/f", OPAQUE),
     ],
@@ -114,8 +117,8 @@ def test_no_request_does_worse_than_a_usage_error(content: bytes, method: str, p
 
 
 def test_the_model_of_an_opaque_call_is_read_where_its_body_is_an_object() -> None:
-    assert incoming({"model": "m", "input": "x"}, path="/v1/embeddings").model == "m"
-    assert incoming({"input": "x"}, path="/v1/embeddings").model is None
+    assert incoming({"model": "m", "query": "x"}, path="/v1/rerank").model == "m"
+    assert incoming({"query": "x"}, path="/v1/rerank").model is None
     assert incoming({"model": "m"}, path="/v1/audio", headers=[(b"content-type", b"image/png")]).model is None
 
 
@@ -149,6 +152,7 @@ def test_streaming(fields: dict[str, Any], stream: bool, wants_usage: bool) -> N
         ({"max_tokens": True}, None),
         ({"max_tokens": 2.5}, None),
         ({"max_tokens": "7"}, None),
+        ({"max_output_tokens": 8}, 8),
     ],
 )
 def test_the_cap_on_output(fields: dict[str, Any], cap: int | None) -> None:
@@ -157,6 +161,7 @@ def test_the_cap_on_output(fields: dict[str, Any], cap: int | None) -> None:
 
 def asked(**body: Any) -> Incoming:
     path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    path = "/v1/responses" if "input" in body else path
     return incoming({"model": "m", **body}, path=path)
 
 
@@ -171,6 +176,9 @@ def asked(**body: Any) -> Incoming:
         ({"prompt": ["x" * 44, "x" * 40]}, 21),
         ({"prompt": [1, 2, 3]}, 3),
         ({"prompt": [[1, 2], [3]]}, 3),
+        ({"messages": [{"tool_calls": [{"function": {"name": "f", "arguments": "x" * 40}}]}]}, 10),
+        ({"input": "x" * 44, "instructions": "x" * 40}, 21),
+        ({"input": [{"content": [{"type": "input_text", "text": "x" * 40}]}, {"output": "x" * 4}]}, 11),
     ],
 )
 def test_input_is_estimated_from_its_text(body: dict[str, Any], tokens: int) -> None:
@@ -178,7 +186,7 @@ def test_input_is_estimated_from_its_text(body: dict[str, Any], tokens: int) -> 
 
 
 def test_without_any_text_the_whole_body_counts() -> None:
-    call = incoming({"model": "m", "input": "x" * 400}, path="/v1/embeddings")
+    call = incoming({"model": "m", "pages": "x" * 400}, path="/v1/ocr")
     assert call.input_tokens == len(call.content) // 4
 
 
@@ -195,3 +203,19 @@ def test_an_estimate_exists_whatever_stands_there(value: Any) -> None:
         assert call.max_tokens is None or call.max_tokens > 0
         assert isinstance(call.stream, bool)
         assert isinstance(call.wants_usage, bool)
+
+
+def test_embeddings_have_no_output() -> None:
+    call = incoming({"model": "m", "input": ["x" * 40, "x" * 4], "stream": True}, path="/v1/embeddings")
+    assert (call.max_tokens, call.input_tokens, call.stream) == (0, 11, False)
+
+
+def test_a_response_may_be_of_a_stored_prompt_that_names_its_model() -> None:
+    assert incoming({"prompt": {"id": "p"}}, path="/v1/responses").model is None
+    with pytest.raises(UsageError, match="names no model"):
+        incoming({"model": ""}, path="/v1/responses")
+
+
+def test_a_prompt_may_be_nested_as_deep_as_json_is() -> None:
+    messages = b"[" * 400 + b'"xxxx"' + b"]" * 400
+    assert incoming(b'{"model":"m","messages":%b}' % messages).input_tokens == 1

@@ -21,7 +21,7 @@ def test_the_stack_is_read_off_the_transport(stack: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, "http://a", object(), httpx.HTTPTransport(), httpx2.HTTPTransport(), httpx2.AsyncClient()]
+    "wrong", [None, "http://a", object(), httpx.HTTPTransport(), httpx2.HTTPTransport(), httpx2.Client()]
 )
 def test_anything_else_is_refused_by_name(wrong: object) -> None:
     with pytest.raises(UsageError, match=f"httpx or httpx2, not {type(wrong).__name__}"):

@@ -3,6 +3,7 @@
 from agentsched.model.backend import Backend
 from agentsched.model.failure import Failure, FailureKind
 from agentsched.model.job import BackendLoad, Job
+from agentsched.model.limits import Limits
 from agentsched.model.outcome import Outcome, Reason
 from agentsched.model.query import Query
 from agentsched.model.request import Request, Usage
@@ -13,6 +14,7 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Job",
+    "Limits",
     "Outcome",
     "Query",
     "Reason",

@@ -7,6 +7,7 @@ from typing import Never, cast
 from urllib.parse import SplitResult, urlsplit
 
 from agentsched.errors import UsageError
+from agentsched.model.limits import Limits, checked_limits
 from agentsched.model.options import refuse
 
 MAX_LIMIT = 2**53
@@ -27,6 +28,7 @@ class Backend:
         rpm: most calls started in any 60 s. None sets no limit.
         tpm: most tokens (input plus output) started in any 60 s; a call counts with its expected tokens when
             it starts and with its real ones when it has ended. None sets no limit.
+        limits: how long an attempt here may take, instead of the scheduler's own bounds.
         name: how it is called in snapshots and errors; the URL's host and port if not given.
 
     Raises:
@@ -39,6 +41,7 @@ class Backend:
     max_concurrency: int | None
     rpm: int | None
     tpm: int | None
+    limits: Limits | None
     name: str
 
     def __init__(
@@ -50,6 +53,7 @@ class Backend:
         max_concurrency: int | None = None,
         rpm: int | None = None,
         tpm: int | None = None,
+        limits: Limits | None = None,
         name: str | None = None,
         **unknown: Never,
     ) -> None:
@@ -62,6 +66,7 @@ class Backend:
         put(self, "max_concurrency", _checked_limit("max_concurrency", max_concurrency))
         put(self, "rpm", _checked_limit("rpm", rpm))
         put(self, "tpm", _checked_limit("tpm", tpm))
+        put(self, "limits", checked_limits(limits, "Backend"))
         put(self, "name", _checked_name(name if name is not None else url.netloc))
 
 

@@ -9,6 +9,7 @@ from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Ended, Exchange
 from agentsched.transport.head import Head
+from agentsched.transport.streamable import engine_of
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -59,9 +60,11 @@ class Attempt:
     async def _run(self, row: LoopRow) -> None:
         call, backend = self._call, self._backend
         try:
-            transport = await row.transport()
-            outgoing = self._driver.addressing.address(call.incoming, backend)
-            self._exchange = Exchange(self._driver.stack, transport, call.incoming, outgoing, self)
+            transport = await row.transport(backend.base_url)
+            driver = self._driver
+            outgoing = driver.addressing.address(call.incoming, backend)
+            limits = backend.limits if backend.limits is not None else driver.limits
+            self._exchange = Exchange(driver.stack, transport, call.incoming, outgoing, self, limits=limits)
             ended = await self._exchange.run()
         except asyncio.CancelledError:
             if self._aborted or self._finished:
@@ -100,6 +103,7 @@ class Attempt:
         return self._call.delivered
 
     def begin(self, head: Head) -> None:
+        self._driver.addressing.knows(self._backend.name, engine_of(head))
         self._call.begin(head, self._backend.name)
 
     def put(self, chunk: bytes) -> None:

@@ -17,12 +17,13 @@ from agentsched.engine import Engine
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
-from agentsched.model import Backend, Failure, Outcome, Reason, Request
+from agentsched.model import Backend, Failure, Limits, Outcome, Reason, Request
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.fork import watch
 from agentsched.runtime.inquiry import Inquiry
 from agentsched.runtime.loops import LoopRow, running_loop
+from agentsched.runtime.pools import Pools
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
@@ -45,16 +46,24 @@ class Driver:
     Args:
         clock: monotonic seconds, the same on every loop.
         upstream: an async transport of `stack` for all loops; None for a pool per loop.
+        limits: on attempts at backends that have none of their own.
     """
 
     def __init__(
-        self, engine: Engine, *, clock: Callable[[], float], stack: Stack, upstream: Any | None
+        self,
+        engine: Engine,
+        *,
+        clock: Callable[[], float],
+        stack: Stack,
+        upstream: Any | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.engine = engine
         self.clock = clock
         self.stack = stack
         self.addressing = Addressing(stack)
         self.lock = threading.RLock()
+        self.limits = limits
         self._upstream = upstream
         self._backends: dict[str, Backend] = {name: row.spec for name, row in engine.backends.items()}
         self._calls: dict[str, Call] = {}
@@ -282,7 +291,8 @@ class Driver:
         """Return the row of a loop."""
         row = self._loops.get(loop)
         if row is None:
-            row = LoopRow(loop, self.stack, self._upstream, self._woke)
+            pools = Pools(self.stack, self._upstream, self._backends.values())
+            row = LoopRow(loop, pools, self._woke)
             if not self.engine.closed:
                 self._loops[loop] = row
                 if isfinite(self.engine.wake_at):

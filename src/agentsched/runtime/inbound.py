@@ -12,11 +12,15 @@ from agentsched.runtime.call import Call
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.loops import running_loop
+from agentsched.runtime.scope import heartbeat
 from agentsched.runtime.verdict import for_sdk, made_for_sdk
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind, read
 from agentsched.transport.listing import as_list
 from agentsched.transport.stack import Stack
+
+BEAT_S = 0.2
+"""How often a queued call tells its LangGraph node's idle timeout that all is well."""
 
 LOOK_S = 0.1
 """How often a sync call that blocks an event loop looks whether it waits for that loop's own calls."""
@@ -68,6 +72,15 @@ class Inbound:
             raise
 
 
+async def _kept_alive(call: Call, beat: Callable[[], None]) -> Head:
+    """Wait for the head of an answer; time in the queue is no idleness of the node that waits."""
+    while not call.head.done():
+        if not call.running:
+            beat()
+        await asyncio.wait([call.head], timeout=BEAT_S)
+    return call.head.result()
+
+
 async def _head(call: Call) -> Head:
     return await asyncio.shield(call.head)  # a look in between must not cancel it
 
@@ -117,7 +130,8 @@ def async_transport_type(stack: Stack) -> type[Any]:
             except AgentschedError as error:
                 raise made_for_sdk(error) from None
             try:
-                head = await call.head
+                beat = heartbeat()
+                head = await call.head if beat is None else await _kept_alive(call, beat)
             except BaseException:
                 driver.cancel(call)
                 raise

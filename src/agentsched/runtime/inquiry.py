@@ -51,7 +51,7 @@ class Inquiry:
         name, models = backend.name, None
         ours = row.asking.get(name) is asyncio.current_task()
         try:
-            models = await list_models(self._stack, await row.transport(), backend)
+            models = await list_models(self._stack, await row.transport(backend.base_url), backend)
             self._unlisted.discard(name)
         except asyncio.CancelledError as error:
             if cancelled():

@@ -5,13 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from agentsched.transport.stack import Stack
-
-KEPT_ALIVE = 256
-
-KEPT_ALIVE_S = 4.0
-"""Servers close idle connections after 5 s (uvicorn, hence vLLM): one that goes first is not reused too late."""
-
+from agentsched.runtime.pools import Pools
 
 GRACE_S = 5.0
 """How long an answer may go on after its finish reason, for its usage and terminal event."""
@@ -29,7 +23,7 @@ class LoopRow:
     """One event loop.
 
     Args:
-        upstream: the transport to the backends; None opens a pool of this loop's own at first use.
+        pools: its connections, opened at first use.
         on_wake: called when the timer rings.
 
     Attributes:
@@ -37,44 +31,35 @@ class LoopRow:
         ending: attempts that have a finish reason, and until when the rest must come, in that order.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        stack: Stack,
-        upstream: Any | None,
-        on_wake: Callable[[], None],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pools: Pools, on_wake: Callable[[], None]) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
         self.asking: dict[str, asyncio.Task[None] | None] = {}
         self.ending: dict[Ending, float] = {}
         self._end_timer: asyncio.TimerHandle | None = None
-        self._stack = stack
-        self._upstream = upstream
+        self._pools = pools
         self._on_wake = on_wake
-        self._pool: Any | None = None
         self._at_shutdown: AsyncGenerator[None, None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def transport(self) -> Any:
-        """Return the transport to the backends; call it on this loop."""
-        if self._upstream is None:
-            self._upstream = self._pool = _pool(self._stack)
-            self._at_shutdown = self._close_pool_at_shutdown()
-            await anext(self._at_shutdown)
-        return self._upstream
+    async def transport(self, base_url: str) -> Any:
+        """Return the transport to a backend; call it on this loop.
 
-    async def _close_pool_at_shutdown(self) -> AsyncGenerator[None, None]:
-        """Close the pool on its own loop when that one shuts its async generators down."""
+        Raises:
+            UsageError: if the environment names a proxy for it that cannot be used.
+        """
+        transport = self._pools.to(base_url)
+        if self._at_shutdown is None and self._pools.open:
+            self._at_shutdown = self._close_pools_at_shutdown()
+            await anext(self._at_shutdown)
+        return transport
+
+    async def _close_pools_at_shutdown(self) -> AsyncGenerator[None, None]:
+        """Close the pools on their own loop when that one shuts its async generators down."""
         try:
             yield
         finally:
-            await self._close_pool()
-
-    async def _close_pool(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.aclose()
+            await self._pools.aclose()
 
     def spawn(self, task: asyncio.Task[None]) -> None:
         """Keep a task alive until it is done."""
@@ -121,24 +106,18 @@ class LoopRow:
         for task in self.asking.values():
             if task is not None:
                 task.cancel()
-        return bool(self.tasks or self._pool is not None)
+        return bool(self.tasks or self._pools.open)
 
     async def aclose(self) -> None:
         """Wait for the tasks and close the pool; call it on this loop."""
         self.stop()
         if self.tasks:
             await asyncio.wait(self.tasks)
-        await self._close_pool()
+        await self._pools.aclose()
         if self._at_shutdown is not None:
             with suppress(RuntimeError):  # the loop is at it
                 await self._at_shutdown.aclose()
-
-
-def _pool(stack: Stack) -> Any:
-    limits = stack.Limits(
-        max_connections=None, max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=KEPT_ALIVE_S
-    )
-    return stack.AsyncHTTPTransport(limits=limits, trust_env=True)
+            self._at_shutdown = None
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,22 +1,8 @@
 """Checks of what users pass: one clear error at the earliest point, naming what would be right."""
 
 from datetime import UTC, datetime
-from math import inf, isfinite
 
 from agentsched.errors import UsageError
-
-
-def seconds(value: object, name: str) -> float | None:
-    """Return a duration that is positive and finite, or None."""
-    if value is None:
-        return None
-    try:
-        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
-    except OverflowError:
-        number = inf
-    if not isfinite(number) or number <= 0:
-        raise UsageError(f"{name} must be a positive finite number of seconds, or None; got {value!r}")
-    return number
 
 
 def seconds_until(deadline: object) -> float | None:

@@ -7,8 +7,9 @@ from types import TracebackType
 from agentsched.engine.events import QueryClosed, QueryOpened
 from agentsched.errors import UsageError
 from agentsched.model import Query
+from agentsched.model.options import seconds
 from agentsched.runtime.driver import Driver
-from agentsched.runtime.options import label, seconds, seconds_until, whole
+from agentsched.runtime.options import label, seconds_until, whole
 from agentsched.runtime.scope import Bound, Scope, current_scope
 
 MAX_PRIORITY = 2**31

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 from agentsched.engine import Engine, Journal
 from agentsched.engine.engine import MAX_QUEUED
 from agentsched.errors import UsageError
-from agentsched.model import Backend, Request
+from agentsched.model import Backend, Limits, Request
+from agentsched.model.limits import checked_limits
 from agentsched.model.options import refuse
 from agentsched.policy import Policy
 from agentsched.runtime.driver import Driver
@@ -26,7 +27,7 @@ from agentsched.runtime.scope import current_scope, step_name
 from agentsched.runtime.snapshot import Snapshot, snapshot
 from agentsched.runtime.wrap import wrap
 from agentsched.transport.incoming import Incoming
-from agentsched.transport.stack import default_stack, stack_of
+from agentsched.transport.stack import Stack, checked_stack, default_stack, stack_of, transport_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -54,11 +55,14 @@ class Scheduler:
     Args:
         backends: the fleet; at least one, each address once.
         policy: the scheduling method; `Policy.default()` if None.
-        upstream: an async transport of httpx or httpx2 through which backends are reached, for tests and
-            proxies. None opens a pooled one per event loop.
+        upstream: an async transport, or an async client, of httpx or httpx2 through which backends are reached:
+            for tests, own TLS or authentication. It must be fit for every event loop that makes calls. None opens
+            a pool per event loop, which heeds the environment's proxies.
         clock: monotonic seconds; for virtual time. `time.monotonic` if None.
         max_queued: most calls that wait; one more raises `QueueFull`.
         max_body_bytes: largest request body taken.
+        limits: how long attempts may take; each backend may have its own. None sets no bounds but those of the
+            caller's client.
         journal: file to record all events to, for replay; it holds no bodies, keys or URLs.
 
     Raises:
@@ -74,6 +78,7 @@ class Scheduler:
         clock: Callable[[], float] | None = None,
         max_queued: int = MAX_QUEUED,
         max_body_bytes: int = MAX_BODY_BYTES,
+        limits: Limits | None = None,
         journal: str | Path | None = None,
         **unknown: Never,
     ) -> None:
@@ -87,6 +92,7 @@ class Scheduler:
             raise UsageError(
                 f"clock must be a function that returns seconds, such as a VirtualClock, not {clock!r}"
             )
+        checked_limits(limits, "Scheduler")
         stack = default_stack() if upstream is None else stack_of(upstream)
         policy = policy if policy is not None else Policy.default()
         engine = Engine(fleet, policy=policy, max_queued=max_queued)
@@ -94,7 +100,11 @@ class Scheduler:
         if self._journal is not None:
             engine.journal = Journal(self._journal.write, fleet, max_queued=max_queued)
         self._driver = Driver(
-            engine, clock=clock if clock is not None else time.monotonic, stack=stack, upstream=upstream
+            engine,
+            clock=clock if clock is not None else time.monotonic,
+            stack=stack,
+            upstream=None if upstream is None else transport_of(stack, upstream),
+            limits=limits,
         )
         self._io = IoThread()
         self._inbound = Inbound(self._driver, self._request, max_body_bytes, self._io)
@@ -131,22 +141,35 @@ class Scheduler:
 
         return OpenAI(api_key=API_KEY, base_url=BASE_URL, max_retries=0, http_client=self.http_client())
 
-    def http_async_client(self) -> Any:
-        """Return an `AsyncClient` of the stack that the installed openai uses; its calls are scheduled.
+    def http_async_client(self, stack: Stack | None = None) -> Any:
+        """Return an `AsyncClient` whose calls are scheduled.
 
         Closing it leaves the scheduler and its other clients alone.
-        """
-        stack = default_stack()
-        timeout = stack.Timeout(READ_S, connect=CONNECT_S)
-        transport = async_transport_type(stack)(self._inbound)
-        return stack.AsyncClient(transport=transport, base_url=BASE_URL, timeout=timeout)
 
-    def http_client(self) -> Any:
-        """Return a `Client` of that stack; its calls are scheduled."""
-        stack = default_stack()
-        transport = sync_transport_type(stack)(self._inbound)
-        timeout = stack.Timeout(READ_S, connect=CONNECT_S)
-        return stack.Client(transport=transport, base_url=BASE_URL, timeout=timeout)
+        Args:
+            stack: the module `httpx` or `httpx2`; the one that the installed openai uses if None.
+
+        Raises:
+            UsageError: if it is neither.
+        """
+        stack = checked_stack(stack)
+        return stack.AsyncClient(transport=self.async_transport(stack), **_client_options(stack))
+
+    def http_client(self, stack: Stack | None = None) -> Any:
+        """Return a `Client` whose calls are scheduled, for sync code. See `http_async_client`."""
+        stack = checked_stack(stack)
+        return stack.Client(transport=self.transport(stack), **_client_options(stack))
+
+    def async_transport(self, stack: Stack | None = None) -> Any:
+        """Return what makes an `AsyncClient` of one's own schedule its calls: ``AsyncClient(transport=...)``.
+
+        Everything else of that client holds: headers, hooks, timeouts. Its base URL does not matter.
+        """
+        return async_transport_type(checked_stack(stack))(self._inbound)
+
+    def transport(self, stack: Stack | None = None) -> Any:
+        """Return the same for a sync `Client`."""
+        return sync_transport_type(checked_stack(stack))(self._inbound)
 
     def client_kwargs(self) -> dict[str, Any]:
         """Return what LangChain's `ChatOpenAI` and its relatives need for all their calls to be scheduled."""
@@ -326,6 +349,10 @@ class Scheduler:
             deadline=scope.deadline if scope is not None and inside else None,
             slo_at=scope.slo_at if scope is not None and inside else None,
         )
+
+
+def _client_options(stack: Stack) -> dict[str, Any]:
+    return {"base_url": BASE_URL, "timeout": stack.Timeout(READ_S, connect=CONNECT_S)}
 
 
 def _checked_fleet(backends: object) -> list[Backend]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from agentsched.model import Query
 
@@ -86,3 +86,16 @@ def _langgraph_node() -> str | None:
 
 
 _SOURCES: dict[str, Callable[[], str | None]] = {"langgraph.config": _langgraph_node}
+
+
+def heartbeat() -> Callable[[], None] | None:
+    """Return what keeps the running LangGraph node from its idle timeout; None where there is none to keep it from."""
+    module = sys.modules.get("langgraph.runtime")
+    if module is None:
+        return None
+    try:
+        beat: Any = module.get_runtime().heartbeat
+        default = module.Runtime.__dataclass_fields__["heartbeat"].default
+    except (RuntimeError, KeyError, AttributeError):
+        return None
+    return None if beat is default else beat

@@ -4,121 +4,52 @@ The whole answer equals what the server would have sent without streaming: the s
 from its pieces.
 """
 
-from collections.abc import Sized
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from agentsched.model import Usage
 from agentsched.transport.incoming import CHARS_PER_TOKEN, Kind
-
-MAX_BYTES = 256 * 2**20
-"""No language model's answer is longer, its events' frames included."""
-
-MAX_FIELDS = 1_000
-"""An answer has a dozen."""
+from agentsched.transport.pieces import LABELS, MAX_BYTES, AnswerTooLong, Text, assembled, bound, grow, longer
+from agentsched.transport.usage import counted, first_count
 
 MAX_ANSWERS = 2**16
 """Answers to one call: prompts times `n`."""
 
-MAX_COUNT = 10**7
-"""No call has more tokens; a larger count is a mistake of the backend's."""
-
-_LABELS = frozenset(("index", "type", "id", "role", "format"))
-"""Fields that each piece of a message repeats."""
+_GROWING = frozenset(("logprobs", "token_ids"))
+"""Fields beside the message whose pieces are put one after the other."""
 
 
-class AnswerTooLong(ValueError):
-    """The peer sent more than `MAX_BYTES`, or `MAX_FIELDS` names of fields."""
-
-
-class _Text(list[str]):
-    """A text under way, in pieces."""
-
-
-class _Items(list[Any]):
-    """A list under way; pieces of one item come with its `index`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._places: dict[int, int] = {}
-
-    def put(self, piece: Any) -> None:
-        """Add a piece to its item, or as an item of its own."""
-        index: Any = cast("dict[str, Any]", piece).get("index") if isinstance(piece, dict) else None
-        if isinstance(index, int) and index in self._places:
-            place = self._places[index]
-            self[place] = _joined(self[place], piece)
-            return
-        if isinstance(index, int):
-            self._places[index] = len(self)
-        self.append(_joined(None, piece))
-
-    def put_text(self, text: _Text) -> None:
-        """Go on with a text where the list has begun."""
-        last: Any = self[-1] if self else None
-        part = cast("dict[str, Any]", last) if isinstance(last, dict) else {}
-        if part.get("type") == "text" and type(part.get("text")) is _Text:
-            part["text"] += text
-        elif any(text):
-            self.append({"type": "text", "text": text})
-
-
-class Gist:
-    """The events of one streamed chat or text completion, taken in one by one.
-
-    Args:
-        several: whether more than one answer was asked for. Then the text is that of the first one seen, and the
-            others are counted.
-        whole: whether the whole answer will be wanted; if not, only text, counts and ends are gathered.
+class Gist(Protocol):
+    """The events of one streamed answer, taken in one by one.
 
     Attributes:
-        finished: whether every answer that began has its finish reason, and there is one.
-        steady: whether no finish reason was followed by more, which makes the others doubtful as well.
+        finished: whether all that began has ended, and something has.
+        done: whether it may be the whole answer if nothing follows.
+        settled: whether nothing that follows would belong to it.
         said: how many events said something.
         pieces, chars: how many pieces of text came, reasoning included, and their characters.
         usage: as reported; None until it is.
+        text: the answer so far, without reasoning.
+        tokens: output tokens so far: as reported, else estimated from pieces and characters.
     """
 
-    def __init__(self, kind: Kind, *, several: bool = False, whole: bool = True) -> None:
-        self._kind = kind
-        self._several = several
-        self._whole = whole
-        self._said = "content" if kind is Kind.CHAT else "text"
-        self._head: dict[str, Any] = {}
-        self._shape: tuple[str, ...] = ()
-        self._choice_shape: tuple[str, ...] = ()
-        self._choice_known: set[str] = set()
-        self._message: dict[str, Any] = {"role": "assistant", "content": None} if kind is Kind.CHAT else {}
-        self._ends: dict[str, Any] = {}
-        self.finished = False
-        self.steady = True
-        self.said = 0
-        self._bytes = 0
-        self.chars = 0
-        self.pieces = 0
-        self._first: Any = None
-        self._first_number = 0
-        self._over: dict[Any, bool] = {}
-        self.usage: dict[str, Any] | None = None
+    said: int
+    pieces: int
+    chars: int
+    usage: dict[str, Any] | None
 
     @property
-    def answers(self) -> int:
-        """How many answers have begun."""
-        return len(self._over)
-
+    def finished(self) -> bool: ...
     @property
-    def text(self) -> str:
-        """The answer so far, without reasoning."""
-        said = self._message.get(self._said)
-        return "".join(said) if isinstance(said, _Text) else ""
-
+    def done(self) -> bool: ...
     @property
-    def tokens(self) -> int:
-        """Output tokens so far: as reported, else estimated from pieces and characters."""
-        reported = None if self.usage is None else _count(self.usage, "completion_tokens")
-        return reported if reported is not None else max(self.pieces, self.chars // CHARS_PER_TOKEN)
+    def settled(self) -> bool: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
 
-    def take(self, event: dict[str, Any], size: int) -> None:
-        """Take in the payload of one event.
+    def take(self, event: dict[str, Any], size: int) -> bool:
+        """Take in the payload of one event; return whether it says by itself that it is the last one.
 
         Args:
             size: its length in bytes as it came.
@@ -126,39 +57,128 @@ class Gist:
         Raises:
             AnswerTooLong: if the answer, or the number of different fields, exceeds its bound.
         """
+        ...
+
+    def counted(self) -> Usage:
+        """Return the usage in our terms."""
+        ...
+
+    def whole(self) -> dict[str, Any]:
+        """Return the answer as one object."""
+        ...
+
+
+class _Answer:
+    """One of the answers asked for.
+
+    Attributes:
+        message: what it says; a completion's text stands under `text`.
+        ends: the fields beside it.
+        shape: the names of the fields of its latest piece; `extras` those that may hold what must be kept.
+    """
+
+    __slots__ = ("ends", "extras", "index", "message", "over", "shape")
+
+    def __init__(self, index: Any, message: dict[str, Any]) -> None:
+        self.index = index
+        self.message = message
+        self.ends: dict[str, Any] = {}
+        self.over = False
+        self.shape: tuple[str, ...] = ()
+        self.extras: tuple[str, ...] = ()
+
+
+class ChoicesGist:
+    """The events of one streamed chat or text completion.
+
+    Args:
+        wanted: how many answers were asked for.
+        several: whether more than one was: by `n`, or by a list of prompts, be it of one.
+        whole: whether the whole answer will be wanted; if not, only texts, counts and ends are gathered.
+
+    Attributes:
+        steady: whether no finish reason was followed by more, which makes the others doubtful as well.
+    """
+
+    def __init__(self, kind: Kind, *, wanted: int = 1, several: bool = False, whole: bool = True) -> None:
+        self._kind = kind
+        self._wanted = wanted
+        self._several = several
+        self._whole = whole
+        self._said_in = "content" if kind is Kind.CHAT else "text"
+        self._head: dict[str, Any] = {}
+        self._shape: tuple[str, ...] = ()
+        self._answers: dict[int, _Answer] = {}
+        self._flowing: dict[Any, _Answer] = {}
+        self._unfinished = 0
+        self._bytes = 0
+        self.steady = True
+        self.said = 0
+        self.chars = 0
+        self.pieces = 0
+        self.usage: dict[str, Any] | None = None
+
+    @property
+    def finished(self) -> bool:
+        return not self._unfinished and bool(self._answers)
+
+    @property
+    def done(self) -> bool:
+        return self.finished and len(self._answers) >= self._wanted
+
+    @property
+    def settled(self) -> bool:
+        return self.steady and self.done
+
+    @property
+    def text(self) -> str:
+        """The answer so far, without reasoning; of several, the one seen first."""
+        for answer in self._answers.values():
+            said = answer.message.get(self._said_in)
+            return "".join(said) if isinstance(said, Text) else ""
+        return ""
+
+    @property
+    def tokens(self) -> int:
+        reported = None if self.usage is None else first_count(self.usage, "completion_tokens")
+        return reported if reported is not None else max(self.pieces, self.chars // CHARS_PER_TOKEN)
+
+    def take(self, event: dict[str, Any], size: int) -> bool:
         self._bytes += size
         if self._bytes > MAX_BYTES:
             raise AnswerTooLong(f"an answer of more than {MAX_BYTES} bytes")
-        piece: Any = None
-        try:  # the commonest event: one more piece of the answer's text
+        try:  # the commonest event: one more piece of an answer's text
             (choice,) = event["choices"]
             delta = choice["delta"]
             piece = delta["content"]
-            alike = (
+            answer = self._flowing[choice["index"]]
+            if (
                 len(delta) == 1
                 and type(piece) is str
                 and choice["finish_reason"] is None
-                and choice["index"] == self._first
                 and event.get("usage") is None
                 and tuple(event) == self._shape
-                and tuple(choice) == self._choice_shape
-            )
+                and tuple(choice) == answer.shape
+            ):
+                for name in answer.extras:
+                    if choice[name] is not None:
+                        break
+                else:
+                    answer.message["content"].append(piece)
+                    self.said += 1
+                    self.chars += len(piece)
+                    self.pieces += bool(piece)
+                    return False
         except (KeyError, TypeError, ValueError):
-            alike = False
-        content = self._message.get("content")
-        if alike and type(content) is _Text and not self._over[self._first_number]:
-            content.append(piece)
-            self.said += 1
-            self.chars += len(piece)
-            self.pieces += bool(piece)
-        else:
-            self._take_any(event)
+            pass
+        self._take_any(event)
+        return False
 
     def _take_any(self, event: dict[str, Any]) -> None:
         self._shape = tuple(event)
         for name, value in event.items() if self._whole else ():
             if name not in ("choices", "usage") and not self._head.get(name):
-                _bound(self._head)
+                bound(self._head)
                 self._head[name] = value
         usage: Any = event.get("usage")
         if isinstance(usage, dict):
@@ -171,135 +191,83 @@ class Gist:
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         index: Any = choice.get("index", 0)
-        number = index if self._several and isinstance(index, int) else 0
-        if not self._over:
-            self._first, self._first_number = index, number
+        answer = self._answer(index if self._several and isinstance(index, int) else 0, index)
         ends = _is_end(choice.get("finish_reason"))
         delta: Any = choice.get("delta") if self._kind is Kind.CHAT else {"text": choice.get("text")}
-        first, says = not self._several or index == self._first, False
+        says = False
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
-                self._take_piece(name, piece, first=first)
-                says = says or (bool(piece) and name not in _LABELS)
-        over = self._over.get(number, False)
+                self._take_piece(answer, name, piece)
+                says = says or (bool(piece) and name not in LABELS)
         if says:
             self.said += 1
-            self.steady = self.steady and not over  # some servers send a finish reason with every event
-        self._over[number] = ends or (over and not says)
-        if len(self._over) > MAX_ANSWERS:
-            raise AnswerTooLong(f"more than {MAX_ANSWERS} answers")
-        self.finished = all(self._over.values())
-        if first:
-            self._take_ends(choice, ends=ends)
+            self.steady = (
+                self.steady and not answer.over
+            )  # some servers send a finish reason with every event
+        over = ends or (answer.over and not says)
+        self._unfinished += answer.over - over
+        answer.over = over
+        if self._whole:
+            self._take_ends(answer, choice, ends=ends)
+        answer.shape = tuple(choice)
+        answer.extras = tuple(name for name in choice if name not in ("index", "delta", "finish_reason"))
+        if type(answer.message.get("content")) is Text and not over:
+            self._flowing[answer.index] = answer
+        else:
+            self._flowing.pop(answer.index, None)
 
-    def _take_ends(self, choice: dict[str, Any], *, ends: bool) -> None:
-        self._choice_shape = tuple(choice)
-        if self._whole and (ends or not self._choice_known.issuperset(choice)):
-            self._choice_known.update(choice)
-            _bound(self._choice_known)
-            for name, value in choice.items():
-                if name == "finish_reason" and not ends:
-                    self._ends.setdefault(name)
-                elif name not in ("delta", "text", "index") and (value is not None or name not in self._ends):
-                    self._ends[name] = value
+    def _answer(self, number: int, index: Any) -> _Answer:
+        answer = self._answers.get(number)
+        if answer is None:
+            if len(self._answers) >= MAX_ANSWERS:
+                raise AnswerTooLong(f"more than {MAX_ANSWERS} answers")
+            said: dict[str, Any] = {"role": "assistant", "content": None} if self._kind is Kind.CHAT else {}
+            hashable = index if isinstance(index, (int, str)) else None
+            answer = self._answers[number] = _Answer(hashable, said)
+            self._unfinished += 1
+        return answer
 
-    def _take_piece(self, name: str, piece: Any, *, first: bool) -> None:
-        text = isinstance(piece, str) and name not in _LABELS
+    def _take_ends(self, answer: _Answer, choice: dict[str, Any], *, ends: bool) -> None:
+        known = answer.ends
+        for name, value in choice.items():
+            if name in ("delta", "text", "index"):
+                continue
+            bound(known)
+            if name == "finish_reason" and not ends:
+                known.setdefault(name)
+            elif name in _GROWING:
+                known[name] = longer(known.get(name), value)
+            elif value is not None or name not in known:
+                known[name] = value
+
+    def _take_piece(self, answer: _Answer, name: str, piece: Any) -> None:
+        text = isinstance(piece, str) and name not in LABELS
         if text:
             self.chars += len(piece)
             self.pieces += bool(piece)
-        if first and (self._whole or (text and name == self._said)):
-            _grow(self._message, name, piece)
+        if self._whole or (text and name == self._said_in):
+            grow(answer.message, name, piece)
 
     def counted(self) -> Usage:
-        """Return the usage in our terms."""
-        details = (self.usage or {}).get("prompt_tokens_details")
-        return Usage(
-            input_tokens=_count(self.usage, "prompt_tokens"),
-            output_tokens=self.tokens or None,
-            cached_tokens=_count(details, "cached_tokens") or 0,
-        )
+        return counted(self.usage, self.tokens)
 
     def whole(self) -> dict[str, Any]:
-        """Return the answer as one object."""
-        ends = {"finish_reason": None, **self._ends}
-        said = _whole(self._message)
-        if self._kind is Kind.CHAT:
-            calls: Any = said.get("tool_calls")
-            for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
-                if isinstance(call, dict):
-                    cast("dict[str, Any]", call).pop("index", None)  # it only serves to put pieces together
-            choice = {"index": 0, "message": said, **ends}
-            head = {**self._head, "object": "chat.completion"}
-        else:
-            choice = {"index": 0, "text": "", **said, **ends}
-            head = {**self._head, "object": "text_completion"}
-        return {**head, "choices": [choice], "usage": self.usage}
+        kind = "chat.completion" if self._kind is Kind.CHAT else "text_completion"
+        choices = [self._choice(number, self._answers[number]) for number in sorted(self._answers)]
+        return {**self._head, "object": kind, "choices": choices, "usage": self.usage}
+
+    def _choice(self, number: int, answer: _Answer) -> dict[str, Any]:
+        said = assembled(answer.message)
+        ends = {"finish_reason": None, **answer.ends}
+        if self._kind is not Kind.CHAT:
+            return {"index": number, "text": "", **said, **ends}
+        calls: Any = said.get("tool_calls")
+        for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                cast("dict[str, Any]", call).pop("index", None)  # it only serves to put pieces together
+        return {"index": number, "message": said, **ends}
 
 
 def _is_end(reason: object) -> bool:
     """Whether a finish reason is one: some servers send an empty one, or the word null, until there is."""
     return reason is not None and reason not in ("", "null")
-
-
-def _grow(whole: dict[str, Any], name: str, piece: Any) -> None:
-    """Add a piece to a field."""
-    if name not in whole:
-        _bound(whole)
-        whole[name] = piece if name in _LABELS else _joined(None, piece)
-    elif name not in _LABELS:
-        whole[name] = _joined(whole[name], piece)
-    elif piece is not None and piece != "":
-        whole[name] = piece
-
-
-def _joined(earlier: Any, piece: Any) -> Any:
-    """Return a value with one more piece of it, as the SDKs put such deltas together.
-
-    Texts are continued, objects grow field by field, and what a list holds goes to the item of the same
-    `index`; anything else is replaced, but not by null. A text in a list of parts is a part of its own.
-    """
-    if piece is None:
-        return earlier
-    if isinstance(piece, str):
-        if type(earlier) is _Items:
-            earlier.put_text(_Text((piece,)))
-        elif type(earlier) is _Text:
-            earlier.append(piece)
-        else:
-            return _Text((piece,))
-        return earlier
-    if isinstance(piece, dict):
-        whole: dict[str, Any] = cast("dict[str, Any]", earlier) if type(earlier) is dict else {}
-        for name, part in cast("dict[str, Any]", piece).items():
-            _grow(whole, name, part)
-        return whole
-    if isinstance(piece, list):
-        items = earlier if type(earlier) is _Items else _Items()
-        if type(earlier) is _Text:
-            items.put_text(earlier)
-        for item in cast("list[Any]", piece):
-            items.put(item)
-        return items
-    return piece
-
-
-def _whole(value: Any) -> Any:
-    """Return a value with its texts put together."""
-    if isinstance(value, _Text):
-        return "".join(value)
-    if isinstance(value, dict):
-        return {name: _whole(part) for name, part in cast("dict[str, Any]", value).items()}
-    return [_whole(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
-
-
-def _bound(fields: Sized) -> None:
-    if len(fields) >= MAX_FIELDS:
-        raise AnswerTooLong(f"an answer of more than {MAX_FIELDS} fields")
-
-
-def _count(usage: object, name: str) -> int | None:
-    """Return a number of tokens; None where the backend gave none or one that cannot be."""
-    count = cast("dict[str, Any]", usage).get(name) if isinstance(usage, dict) else None
-    known = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT
-    return count if known else None

@@ -25,8 +25,38 @@ class Kind(StrEnum):
 
     CHAT = "/chat/completions"
     COMPLETION = "/completions"
+    RESPONSE = "/responses"
+    EMBEDDING = "/embeddings"
     MODELS = "/models"
     OPAQUE = "passed through"
+
+    @property
+    def understood(self) -> bool:
+        """Whether its answers are read, not only handed on."""
+        return self in _UNDERSTOOD
+
+    @property
+    def rooted(self) -> bool:
+        """Whether every OpenAI-compatible server has that path below its API root."""
+        return self in _GENERATED
+
+
+_TEXTS: Mapping[Kind, tuple[str, ...]] = {
+    Kind.CHAT: ("messages",),
+    Kind.COMPLETION: ("prompt",),
+    Kind.RESPONSE: ("instructions", "input"),
+    Kind.EMBEDDING: ("input",),
+    Kind.MODELS: (),
+    Kind.OPAQUE: ("input", "messages", "prompt", "query", "documents"),
+}
+"""Fields that hold the prompt."""
+
+_SAID = frozenset(("content", "text", "tool_calls", "function", "arguments", "output"))
+"""Fields of a message, and of its parts, that hold text; images and the like are no text."""
+
+_GENERATED = frozenset((Kind.CHAT, Kind.COMPLETION))
+_STREAMED = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.RESPONSE))
+_UNDERSTOOD = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.RESPONSE, Kind.EMBEDDING))
 
 
 @value
@@ -57,12 +87,12 @@ class Incoming:
     @property
     def stream(self) -> bool:
         """Whether the caller wants events."""
-        return bool(self.body.get("stream"))
+        return self.kind in _STREAMED and bool(self.body.get("stream"))
 
     @property
     def several(self) -> bool:
         """Whether it asks for more than one answer: by `n`, or by a list of prompts."""
-        return self._prompts is not None or self.body.get("n") not in (None, 1)
+        return self.kind in _GENERATED and (self._prompts is not None or self.body.get("n") not in (None, 1))
 
     @property
     def answers(self) -> int:
@@ -86,14 +116,17 @@ class Incoming:
 
     @property
     def max_tokens(self) -> int | None:
-        """The cap on output tokens that the caller set."""
-        cap = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
+        """The cap on output tokens that the caller set; 0 where there is no output."""
+        if self.kind is Kind.EMBEDDING:
+            return 0
+        body = self.body
+        cap = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("max_output_tokens")
         return cap if isinstance(cap, int) and cap is not True and 0 < cap <= MAX_TOKENS else None
 
     @property
     def input_tokens(self) -> int:
         """Prompt tokens, estimated from the text."""
-        chars = _chars(self.body.get("messages")) + _chars(self.body.get("prompt"))
+        chars = sum(_chars(self.body.get(name)) for name in _TEXTS[self.kind])
         return (chars or len(self.content)) // CHARS_PER_TOKEN
 
 
@@ -150,13 +183,13 @@ def _below_root(raw_path: bytes) -> bytes:
 
 
 def _kind(method: str, path: str) -> Kind:
-    if method == "POST" and path in (Kind.CHAT, Kind.COMPLETION):
+    if method == "POST" and path in _UNDERSTOOD:
         return Kind(path)
     return Kind.MODELS if method == "GET" and path == Kind.MODELS else Kind.OPAQUE
 
 
 def _body(kind: Kind, method: str, headers: Headers, content: bytes) -> Mapping[str, Any]:
-    if kind in (Kind.CHAT, Kind.COMPLETION):
+    if kind.understood:
         return _understood(kind, content)
     if method != "POST" or not _is_json(headers):
         return {}
@@ -176,6 +209,8 @@ def _understood(kind: Kind, content: bytes) -> Mapping[str, Any]:
         raise UsageError(f"the body must be a JSON object, not {type(body).__name__}")
     body = cast("dict[str, Any]", body)
     model = body.get("model")
+    if kind is Kind.RESPONSE and model is None:
+        return body  # a stored prompt may name it
     if not isinstance(model, str) or not model:
         raise UsageError("the body names no model: 'model' must be a non-empty string")
     if len(model) > MAX_MODEL_CHARS:
@@ -191,11 +226,15 @@ def _is_json(headers: Headers) -> bool:
 
 def _chars(value: Any) -> int:
     """Count the characters of all text in messages or prompts; token ids count as one token each."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, list):
-        return sum(map(_chars, cast("list[Any]", value)))
-    if isinstance(value, dict):
-        part = cast("dict[str, Any]", value)
-        return _chars(part.get("content") if "content" in part else part.get("text"))
-    return CHARS_PER_TOKEN if isinstance(value, int) else 0
+    chars, left = 0, [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            chars += len(value)
+        elif isinstance(value, list):
+            left += cast("list[Any]", value)
+        elif isinstance(value, dict):
+            left += [part for name, part in cast("dict[str, Any]", value).items() if name in _SAID]
+        elif isinstance(value, int):
+            chars += CHARS_PER_TOKEN
+    return chars

@@ -10,13 +10,7 @@ from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
-
-STREAMABLE = frozenset(
-    "model messages prompt max_tokens max_completion_tokens temperature top_p top_k min_p stop seed user "
-    "stream presence_penalty frequency_penalty repetition_penalty logit_bias ignore_eos min_tokens priority "
-    "cache_salt metadata store reasoning_effort chat_template_kwargs".split()
-)
-"""Body fields under which a streamed answer is known to hold all that a whole one does (with `n` of 1)."""
+from agentsched.transport.streamable import Engine, streamable
 
 _DROPPED = frozenset(
     (
@@ -66,15 +60,20 @@ class Addressing:
         self._stack = stack
         self._urls: dict[str, Any] = {}
         self._headers: dict[object, Any] = {}
+        self._engines: dict[str, Engine] = {}
+
+    def knows(self, backend: str, engine: Engine | None) -> None:
+        """Note what a backend runs, as one of its answers tells; None if it does not tell."""
+        if engine is not None:
+            self._engines[backend] = engine
 
     def address(self, incoming: Incoming, backend: Backend) -> Outgoing:
         """Return the request that asks this backend to answer the call."""
-        understood = incoming.kind in (Kind.CHAT, Kind.COMPLETION)
-        streamed = understood and (incoming.stream or _streamable(incoming))
+        streamed = incoming.stream or streamable(incoming, self._engines.get(backend.name))
         added: dict[str, bytes] = {}
         if streamed and not incoming.stream:
             added["stream"] = b"true"
-        if streamed and not incoming.wants_usage:
+        if streamed and incoming.kind is not Kind.RESPONSE and not incoming.wants_usage:
             added["stream_options"] = _asking_for_usage(incoming.body.get("stream_options"))
         model = incoming.model
         served = model if model is None or backend.models is None else backend.models.get(model, model)
@@ -118,12 +117,16 @@ def _asking_for_usage(options: object) -> bytes:
     return dumps({**options, **_USAGE}) if isinstance(options, dict) and options else _USAGE_ALONE
 
 
-def _streamable(incoming: Incoming) -> bool:
-    return STREAMABLE.issuperset(incoming.body) and not incoming.several
+def renamed(answer: dict[str, Any], model: str | None) -> bool:
+    """Put the app's name of the model where the backend's stands; return whether it changed anything."""
+    if model is None or answer.get("model", model) == model:
+        return False
+    answer["model"] = model
+    return True
 
 
 def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:
-    understood = incoming.kind is not Kind.OPAQUE
+    understood = incoming.kind.understood
     dropped = _DROPPED if understood else _DROPPED - {b"accept"}
     headers = [
         (name, value)

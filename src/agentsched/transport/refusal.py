@@ -9,8 +9,8 @@ from agentsched.transport.incoming import Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.stack import Stack
 
-ROOTED = frozenset((Kind.CHAT, Kind.COMPLETION))
-"""Paths that every OpenAI-compatible server has below its API root."""
+_STATUS = {"rate_limit_exceeded": 429, "server_overloaded": 503, "invalid_prompt": 400}
+"""HTTP statuses that codes of errors inside answers stand for."""
 
 
 class Broken(Exception):
@@ -43,17 +43,17 @@ def raised(stack: Stack, error: Exception) -> Broken:
     return Broken(_kind_of(stack, error), f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
-def refused(head: Head, content: bytes, model: str | None, path: str) -> Broken:
+def refused(head: Head, content: bytes, model: str | None, path: Kind) -> Broken:
     """An answer with an error status."""
     if encoded(head):
         head, content = head.replaced(b"content-encoding"), b""
     if head.status < 400:
         return Broken(FailureKind.PROTOCOL, f"HTTP {head.status}: redirects and the like are not followed")
     kind = _kind_of_status(head.status, content, model)
-    if head.status == 404 and path not in ROOTED and kind is FailureKind.ERROR:
+    if head.status == 404 and not path.rooted and kind is FailureKind.ERROR:
         kind = FailureKind.MISSING
     detail = f"HTTP {head.status}: {_message(content)}"
-    if head.status == 404 and kind is FailureKind.ERROR and path in ROOTED and b'"error"' not in content:
+    if head.status == 404 and kind is FailureKind.ERROR and path.rooted and b'"error"' not in content:
         return Broken(kind, f"{detail} for {path}; base_url must end with the API root, most often /v1")
     return Broken(kind, detail, refusal=(head, content), retry_after_s=_retry_after(head))
 
@@ -65,13 +65,19 @@ def encoded(head: Head) -> bool:
 
 def in_band(payload: dict[str, Any], model: str | None) -> Broken:
     """An error inside an answer of status 200, as vLLM sends when its queue is full."""
-    error: Any = payload["error"]
+    error: Any = payload.get("error") or payload
     code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    content = dumps(payload)
+    status = code if isinstance(code, int) and 400 <= code < 600 else _STATUS.get(str(code), 500)
+    content = dumps(payload if "error" in payload else {"error": payload})
     detail = f"error {status} in the answer: {_message(content)}"
     head = Head(status, [(b"content-type", b"application/json")])
     return Broken(_kind_of_status(status, content, model), detail, refusal=(head, content))
+
+
+def failed(head: Head, response: dict[str, Any], content: bytes) -> Broken:
+    """A response that says of itself that it failed; where nobody does better, the caller gets it as it is."""
+    broken = in_band({"error": response.get("error") or "the response failed"}, None)
+    return Broken(broken.kind, broken.detail, refusal=(head, content))
 
 
 def _kind_of(stack: Stack, error: Exception) -> FailureKind:

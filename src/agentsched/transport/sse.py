@@ -10,6 +10,9 @@ MAX_EVENT_BYTES = 16 * 2**20
 _BLANK_LINE = re.compile(rb"\r\n(?:\r\n|\n|\r)|\n(?:\r\n|\n|\r)|\r(?!\n)(?:\r\n|\n|\r)")
 
 
+_NAME = re.compile(rb"^event: ?([^\r\n]*)", re.MULTILINE)
+
+
 class EventTooLong(ValueError):
     """The peer sent more than `MAX_EVENT_BYTES` without ending an event."""
 
@@ -24,6 +27,12 @@ class ServerEvent(NamedTuple):
 
     whole: bytes
     data: bytes | None
+
+    @property
+    def name(self) -> bytes:
+        """Its type, which most streams do without; empty if it has none."""
+        found = _NAME.search(self.whole)
+        return found[1] if found is not None else b""
 
 
 class Decoder:
@@ -85,9 +94,9 @@ class Decoder:
         return [_event(rest)] if rest else []
 
 
-def encode(data: bytes) -> bytes:
+def encode(data: bytes, name: bytes = b"") -> bytes:
     """Return an event with that payload."""
-    return b"data: " + data + b"\n\n"
+    return (b"event: " + name + b"\n" if name else b"") + b"data: " + data + b"\n\n"
 
 
 def _event(raw: bytes) -> ServerEvent:

@@ -4,6 +4,7 @@ import importlib
 import sys
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from agentsched.errors import UsageError
 
@@ -22,15 +23,47 @@ def default_stack() -> Stack:
     return importlib.import_module("httpx2" if major >= 3 else "httpx")
 
 
-def stack_of(transport: object) -> Stack:
-    """Return the stack whose async transport this is.
+def checked_stack(stack: object) -> Stack:
+    """Return the stack that was chosen; the default one for None.
+
+    Raises:
+        UsageError: if it is neither `httpx` nor `httpx2`.
+    """
+    if stack is None:
+        return default_stack()
+    if isinstance(stack, Stack) and stack.__name__ in NAMES:
+        return stack
+    raise UsageError(f"stack must be the module httpx or httpx2, not {stack!r}")
+
+
+def stack_of(upstream: object) -> Stack:
+    """Return the stack whose async transport or client this is.
 
     Raises:
         UsageError: if it is neither's.
     """
     for name in NAMES:
         stack = sys.modules.get(name)
-        if stack is not None and isinstance(transport, stack.AsyncBaseTransport):
+        if stack is not None and isinstance(upstream, (stack.AsyncBaseTransport, stack.AsyncClient)):
             return stack
-    kind = type(transport).__name__
-    raise UsageError(f"upstream must be an async transport of httpx or httpx2, not {kind}")
+    kind = type(upstream).__name__
+    raise UsageError(f"upstream must be an async transport or client of httpx or httpx2, not {kind}")
+
+
+def transport_of(stack: Stack, upstream: Any) -> Any:
+    """Return a transport as it is, and one that sends through a client, with its hooks and authentication."""
+    return _sending_type(stack)(upstream) if isinstance(upstream, stack.AsyncClient) else upstream
+
+
+@cache
+def _sending_type(stack: Stack) -> type[Any]:
+    class Sending(stack.AsyncBaseTransport):
+        """Sends through a client."""
+
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        async def handle_async_request(self, request: Any) -> Any:
+            return await self._client.send(request, stream=True, follow_redirects=False)
+
+    return Sending

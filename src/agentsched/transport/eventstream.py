@@ -1,0 +1,229 @@
+"""A streamed answer on its way: to a caller who asked for a stream as it comes, to others as one object."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, cast
+
+from agentsched.model import FailureKind
+from agentsched.transport.gist import ChoicesGist, Gist
+from agentsched.transport.head import Head
+from agentsched.transport.incoming import CHARS_PER_TOKEN, Incoming, Kind
+from agentsched.transport.jsontext import dumps, loads
+from agentsched.transport.outgoing import Outgoing, renamed
+from agentsched.transport.patience import Patience
+from agentsched.transport.refusal import Broken, failed, in_band, raised
+from agentsched.transport.responsegist import ResponseGist
+from agentsched.transport.sink import Sink
+from agentsched.transport.sse import Decoder, EventTooLong, ServerEvent, encode
+from agentsched.transport.stack import Stack
+
+PROGRESS_TOKENS = 200
+"""Output tokens between two reports of progress."""
+
+DRAIN_S = 0.1
+"""How long a connection may take to end after the terminal event before it is closed instead of kept."""
+
+YIELD_CHUNKS = 256
+"""Chunks after which the loop gets its turn even where all of them are there already."""
+
+_NO_USAGE = b',"usage":null'
+
+
+class EventStream:
+    """The events of one attempt.
+
+    Args:
+        head: what came before them.
+        connect_s: seconds that opening a connection took, for reports of progress.
+        patience: is told what comes; None if nothing bounds the attempt.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        incoming: Incoming,
+        outgoing: Outgoing,
+        sink: Sink,
+        head: Head,
+        *,
+        connect_s: float = 0.0,
+        patience: Patience | None = None,
+    ) -> None:
+        self._stack = stack
+        self._model = incoming.model
+        self._outgoing = outgoing
+        self._sink = sink
+        self._head = head
+        self._connect_s = connect_s
+        self._patience = patience
+        self._streaming = incoming.stream
+        self._decoder = Decoder()
+        self._report_at = 1
+        self._over = False
+        self.gist: Gist = (
+            ResponseGist()
+            if incoming.kind is Kind.RESPONSE
+            else ChoicesGist(
+                incoming.kind,
+                wanted=incoming.answers,
+                several=incoming.several,
+                whole=not self._streaming,
+            )
+        )
+
+    async def follow(self, chunks: AsyncIterator[bytes]) -> None:
+        """Follow the events to the end of the answer.
+
+        Raises:
+            Broken: if they end before it does, or are no answer.
+            EventTooLong, AnswerTooLong: if they go beyond all bounds.
+        """
+        try:
+            over = await self._events(chunks)
+        except (Broken, EventTooLong):
+            if self._over or not self.gist.settled:
+                raise
+            over = False  # what cannot be read after the finish reason would not have been the answer
+            self._decoder = Decoder()
+        if over:
+            await _drain(chunks)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Take what has come as the whole answer.
+
+        Raises:
+            Broken: if it is not.
+        """
+        if self._over or any(self._last(event) for event in self._decoder.flush()):
+            return
+        if not self.gist.done:
+            raise Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
+        self._complete()
+
+    def _last(self, event: ServerEvent) -> bool:
+        """Take an event that the stream's end may have cut off."""
+        try:
+            return self._event(event)
+        except Broken:
+            if self._over or not self.gist.settled:
+                raise
+            return False
+
+    async def _events(self, chunks: AsyncIterator[bytes]) -> bool:
+        """Take events until the bytes end or the last one has come; return whether it has."""
+        gist, patience, turn, ended_at = self.gist, self._patience, 0, -1
+        while True:
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return False
+            except Exception as error:
+                raise raised(self._stack, error) from error
+            for event in self._decoder.feed(chunk):
+                if self._event(event):
+                    return True
+                if patience is not None and event.data:
+                    patience.heard(said=gist.said > 0)
+            if self._streaming and self._sink.full:
+                await self._room()
+                ended_at = -1
+            if gist.said != ended_at and gist.settled:
+                ended_at = gist.said  # what follows and says nothing more does not put the end off
+                self._sink.ending()
+            turn += 1
+            if turn % YIELD_CHUNKS == 0:
+                await asyncio.sleep(0)
+
+    async def _room(self) -> None:
+        if self._patience is None:
+            await self._sink.room()
+            return
+        self._patience.pause()
+        await self._sink.room()
+        self._patience.resume()
+
+    def _event(self, event: ServerEvent) -> bool:
+        """Take one event; return whether it was the last."""
+        data = event.data
+        if not data:
+            return False
+        if data.startswith(b"[DONE]"):
+            if not self.gist.finished:
+                raise Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
+            if self._streaming:
+                self._show(event.whole)
+            self._complete()
+            return True
+        try:
+            payload: Any = loads(data)
+        except ValueError:
+            raise Broken(FailureKind.PROTOCOL, "an event is not JSON") from None
+        if payload is None:
+            return False  # llama.cpp begins so where there are several prompts
+        if payload.__class__ is not dict:
+            raise Broken(FailureKind.PROTOCOL, "an event is not an object")
+        if payload.get("error") or payload.get("type") == "error":
+            raise in_band(payload, self._model)
+        gist = self.gist
+        last = gist.take(payload, len(data))
+        if self._streaming:
+            shown = self._shown(event, payload)
+            if shown is not None:
+                self._show(shown)
+        due = self._report_at
+        if gist.pieces >= due or gist.usage is not None or gist.chars >= due * CHARS_PER_TOKEN:
+            self._report(gist.tokens)
+        if last:
+            self._complete()
+        return last
+
+    def _report(self, tokens: int) -> None:
+        if tokens >= self._report_at:
+            self._report_at = tokens + PROGRESS_TOKENS
+            self._sink.progressed(tokens, self._connect_s)
+
+    def _show(self, shown: bytes) -> None:
+        if not self._sink.delivered:
+            self._sink.begin(self._head)
+        self._sink.put(shown)
+
+    def _shown(self, event: ServerEvent, payload: dict[str, Any]) -> bytes | None:
+        """Return the event as the caller shall see it: without the usage that we asked for, under the name it used."""
+        whole = event.whole
+        if self._outgoing.hide_usage and "usage" in payload:
+            if payload["usage"] is not None and not payload.get("choices"):
+                return None
+            usage, whole = payload.pop("usage"), whole.replace(_NO_USAGE, b"")
+            if usage is not None or len(whole) != len(event.whole) - len(_NO_USAGE):
+                whole = encode(dumps(payload))
+        model = self._outgoing.model_back
+        if model is None:
+            return whole
+        response: Any = payload.get("response")
+        inside = isinstance(response, dict) and renamed(cast("dict[str, Any]", response), model)
+        return encode(dumps(payload), event.name) if renamed(payload, model) or inside else whole
+
+    def _complete(self) -> None:
+        self._over = True
+        if not self._streaming:
+            whole = self.gist.whole()
+            renamed(whole, self._outgoing.model_back)
+            head = self._head.replaced(b"content-type", b"application/json")
+            content = dumps(whole)
+            if whole.get("status") == "failed":
+                raise failed(head, whole, content)
+            self._sink.begin(head)
+            self._sink.put(content)
+        self._sink.finished(self.gist.counted())
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read to the end of the connection's turn, so that it can be used again; not for long."""
+    await asyncio.sleep(0)  # the caller goes first
+    with suppress(Exception):  # the answer is complete: nothing that happens to the connection now matters
+        async with asyncio.timeout(DRAIN_S):
+            async for _ in chunks:
+                pass

@@ -1,0 +1,44 @@
+"""Where an attempt puts what it receives."""
+
+from typing import Protocol
+
+from agentsched.model import Usage
+from agentsched.transport.head import Head
+
+
+class Sink(Protocol):
+    """Takes an answer for a caller. All calls come from the attempt's own task."""
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the caller may have seen a part of the answer."""
+        ...
+
+    def begin(self, head: Head) -> None:
+        """The answer begins: what follows is for the caller."""
+        ...
+
+    def put(self, chunk: bytes) -> None:
+        """Take bytes for the caller."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader is too far behind."""
+        ...
+
+    async def room(self) -> None:
+        """Wait while it is full."""
+        ...
+
+    def ending(self) -> None:
+        """The answer has its finish reason; `Exchange.stop` if the rest does not come soon."""
+        ...
+
+    def progressed(self, tokens: int, connect_s: float) -> None:
+        """Output tokens so far; 0 where the backend has answered over a connection opened for it."""
+        ...
+
+    def finished(self, usage: Usage) -> None:
+        """The backend is done. Bytes put before are the whole answer."""
+        ...

@@ -1,0 +1,204 @@
+"""The way to the backends: pools sized to the fleet, the environment's proxies, transports and clients of one's own."""
+
+import asyncio
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agentsched import Backend, Limits, Scheduler, UsageError
+from agentsched.runtime.pools import KEPT_ALIVE, Pools, kept_alive, proxy_for
+from tests.doubles import ASK, MODEL, outcome, said, settled, upstream
+
+URL = "http://b:1/v1"
+PROXIES = (
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def fleet(*limits: int | None) -> list[Backend]:
+    return [Backend(f"http://b{i}:1/v1", max_concurrency=limit) for i, limit in enumerate(limits)]
+
+
+SIZES = [((4,), 4), ((300, 300), 600), ((None,), KEPT_ALIVE), ((8, None), KEPT_ALIVE), ((999, None), 999)]
+
+
+@pytest.mark.parametrize(("limits", "kept"), SIZES)
+def test_as_many_idle_connections_as_may_be_busy(limits: tuple[int | None, ...], kept: int) -> None:
+    assert kept_alive(fleet(*limits)) == kept
+
+
+def test_one_pool_without_bound_over_http_1(stack: ModuleType) -> None:
+    async def main() -> None:
+        pools = Pools(stack, None, fleet(300, 300))
+        assert not pools.open
+        pool = pools.to("http://b0:1/v1")._pool
+        assert pools.to("http://b1:1/v1")._pool is pool
+        assert pools.open
+        assert pool._max_connections > 10**6
+        assert pool._max_keepalive_connections == 600
+        assert (pool._http1, pool._http2) == (True, False)
+        await pools.aclose()
+        assert not pools.open
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "proxy"),
+    [
+        ({}, URL, None),
+        ({"HTTP_PROXY": "http://p:3128"}, URL, "http://p:3128"),
+        ({"http_proxy": "p:3128"}, URL, "http://p:3128"),
+        ({"HTTPS_PROXY": "http://p:3128"}, URL, None),
+        ({"HTTPS_PROXY": "http://p:3128"}, "https://b/v1", "http://p:3128"),
+        ({"ALL_PROXY": "http://p:3128"}, "https://b/v1", "http://p:3128"),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "b,c"}, URL, None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": ".corp"}, "http://gpu.corp/v1", None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "*"}, URL, None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "other"}, URL, "http://p:3128"),
+    ],
+)
+def test_the_environments_proxy(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: str | None
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(url) == proxy
+
+
+def test_a_pool_a_proxy(stack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://p:3128")
+    monkeypatch.setenv("NO_PROXY", "near")
+
+    async def main() -> None:
+        pools = Pools(stack, None, fleet(1))
+        far, also, near = (pools.to(f"http://{host}/v1") for host in ("far", "also", "near"))
+        assert far is also
+        assert far is not near
+        assert type(far._pool).__name__ == "AsyncHTTPProxy"
+        assert type(near._pool).__name__ == "AsyncConnectionPool"
+        await pools.aclose()
+
+    asyncio.run(main())
+
+
+async def test_a_proxy_answers_for_a_backend(stack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over real sockets: what stands there is asked for the whole URL."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        body = (
+            b'{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
+        )
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    scheduler = Scheduler([Backend("http://gpu.invalid/v1", models=[MODEL])])
+    async with server, scheduler, scheduler.http_async_client(stack) as http:
+        answer = await http.post("/chat/completions", json=ASK)
+        assert answer.json()["choices"][0]["message"]["content"] == "hi"
+    assert asked == [b"POST http://gpu.invalid/v1/chat/completions HTTP/1.1\r\n"]
+
+
+async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "gopher://p:70")
+    async with Scheduler([Backend(URL, models=[MODEL])]) as scheduler:
+        found = await outcome(scheduler.openai().chat.completions.create(**ASK))
+        assert "proxy" in str(found)
+
+
+# -- transports and clients of one's own --------------------------------------------------------------
+
+
+async def test_an_upstream_client_sends_with_its_hooks_and_authentication(stack: ModuleType) -> None:
+    seen: list[Any] = []
+
+    async def hook(request: Any) -> None:
+        seen.append(request.headers.get("x-tenant"))
+
+    transport = upstream(stack, said("hi"))
+    client = stack.AsyncClient(
+        transport=transport, headers={"x-tenant": "acme"}, auth=("u", "p"), event_hooks={"request": [hook]}
+    )
+    async with client, Scheduler([Backend(URL, models=[MODEL])], upstream=client) as scheduler:
+        answer = await scheduler.openai().chat.completions.create(**ASK)
+        assert answer.choices[0].message.content == "hi"
+        await settled()
+    (request,) = transport.seen.requests
+    assert request.headers["authorization"].startswith("Basic ")
+    assert len(seen) == 1
+    assert transport.seen.open == 0
+
+
+async def test_a_client_of_either_stack_schedules_through_our_transport(stack: ModuleType) -> None:
+    transport = upstream(stack, said("hi"))
+    async with Scheduler([Backend(URL, models=[MODEL])], upstream=transport) as scheduler:
+        mine = stack.AsyncClient(transport=scheduler.async_transport(stack))
+        async with mine, scheduler.http_async_client(stack) as http:
+            answer = await mine.post("http://anything.invalid/v1/chat/completions", json=ASK)
+            assert answer.headers["x-agentsched-backend"] == "b:1"
+            assert isinstance(http, stack.AsyncClient)
+            assert (await http.post("/chat/completions", json=ASK)).status_code == 200
+
+        def sync() -> list[int]:
+            with (
+                stack.Client(transport=scheduler.transport(stack)) as mine,
+                scheduler.http_client(stack) as http,
+            ):
+                url = "http://anything.invalid/v1/chat/completions"
+                return [
+                    mine.post(url, json=ASK).status_code,
+                    http.post("/chat/completions", json=ASK).status_code,
+                ]
+
+        assert await asyncio.to_thread(sync) == [200, 200]
+    assert len(transport.seen.requests) == 4
+
+
+@pytest.mark.parametrize("wrong", ["httpx", asyncio, 3])
+def test_a_stack_is_one_of_two_modules(wrong: Any) -> None:
+    scheduler = Scheduler([Backend(URL, models=[MODEL])])
+    for make in (
+        scheduler.http_async_client,
+        scheduler.http_client,
+        scheduler.async_transport,
+        scheduler.transport,
+    ):
+        with pytest.raises(UsageError, match="stack must be the module httpx or httpx2"):
+            make(wrong)
+
+
+# -- limits -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [5, "5", {"idle_s": 5}])
+def test_limits_are_limits(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="limits must be Limits"):
+        Backend(URL, limits=wrong)
+    with pytest.raises(UsageError, match="limits must be Limits"):
+        Scheduler([Backend(URL)], limits=wrong)
+
+
+def test_limits_are_values() -> None:
+    assert Limits(idle_s=5) == Limits(idle_s=5.0)
+    assert Backend(URL, limits=Limits(idle_s=5)) == Backend(URL, limits=Limits(idle_s=5))
+    assert not Limits()
