@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 
 from agentsched.runtime import scheduler
+from agentsched.transport import stack as stacks
 from tests.doubles import STACKS
 
 
@@ -12,5 +13,6 @@ from tests.doubles import STACKS
 def stack(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A stack; clients that a scheduler makes are of it too, whatever openai is installed."""
     found = STACKS[request.param]
-    monkeypatch.setattr(scheduler, "default_stack", lambda: found)
+    for module in (scheduler, stacks):
+        monkeypatch.setattr(module, "default_stack", lambda: found)
     return found
