@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import httpx2
 import pytest
 
 from agentsched.testing import (
@@ -18,12 +17,13 @@ from agentsched.testing import (
     VirtualClock,
 )
 from agentsched.testing.fleet import FAST
+from agentsched.transport.stack import default_stack
 from tests.testing.asking import ASK, post, sdk
 
 
 def test_the_transport_for_a_module_is_of_that_module(http: Any, fleet: FakeFleet) -> None:
     assert isinstance(fleet.transport(http.__name__), http.AsyncBaseTransport)
-    assert isinstance(fleet.transport(), httpx2.AsyncBaseTransport)  # openai 3 is installed here
+    assert isinstance(fleet.transport(), default_stack().AsyncBaseTransport)
 
 
 def test_any_answer_can_be_read_raw(http: Any, fleet: FakeFleet, clock: VirtualClock) -> None:
