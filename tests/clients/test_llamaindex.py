@@ -7,6 +7,7 @@ import pytest
 
 from tests.clients.conftest import Scheduled
 from tests.clients.model import HELLO, MODEL, TRIP, WEATHER
+from tests.clients.test_context import Asker
 from tests.clients.test_openai import MESSAGES, Trip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -72,3 +73,48 @@ async def test_instructor(scheduled: Scheduled) -> None:
         return made.chat.completions.create(model=MODEL, messages=MESSAGES, response_model=Trip)
 
     assert (await asyncio.to_thread(sync)).model_dump() == TRIP
+
+
+async def test_workflows_take_query_and_step_along(llm: Any, scheduled: Scheduled) -> None:
+    """Fanned-out steps, a sync one, and an agent's own tool."""
+    from llama_index.core.agent.workflow import FunctionAgent
+    from workflows import Context, Workflow
+    from workflows import step as workflow_step
+    from workflows.events import Event, StartEvent, StopEvent
+
+    asker = Asker(scheduled)
+
+    class Part(Event):
+        pass
+
+    class Done(Event):
+        pass
+
+    class Fan(Workflow):
+        @workflow_step
+        async def split(self, ctx: Context, ev: StartEvent) -> Part | None:
+            for _ in range(3):
+                ctx.send_event(Part())
+            return None
+
+        @workflow_step(num_workers=3)
+        async def work(self, ev: Part) -> Done:
+            await asker.inside()
+            return Done()
+
+        @workflow_step
+        def join(self, ctx: Context, ev: Done) -> StopEvent:
+            asker.ask_sync()
+            return StopEvent()
+
+    async def ask(city: str, days: int) -> str:
+        """Plan a trip."""
+        await asker.ask()
+        return city
+
+    async with asker.scheduler.query("outer"):
+        await Fan().run()
+        await FunctionAgent(tools=[ask], llm=llm, streaming=False).run("Hi")
+    assert {workflow for workflow, _ in asker.found} == {"outer"}
+    assert asker.found.count(("outer", "inner")) == 3
+    assert len(asker.found) >= 5
