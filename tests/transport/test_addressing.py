@@ -14,7 +14,7 @@ from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import MAX_REMEMBERED, Addressing, Outgoing
-from agentsched.transport.streamable import Engine, engine_of, streamable
+from agentsched.transport.streamable import streamable
 from tests.doubles import ASK, STACKS, incoming
 
 APP, SERVED = "app", 'Qwen/"Qwen3" ü'
@@ -361,16 +361,16 @@ def test_what_is_proven_of_an_engine_is_streamed_from_it_alone(
 ) -> None:
     addressing, call = Addressing(stack), incoming(ASK, **fields)
     assert not addressing.address(call, PLAIN).streamed
-    for server in (b"uvicorn", b""):
-        addressing.knows(PLAIN.name, engine_of(Head(200, [(b"Server", server)])))
+    addressing.learn(PLAIN.name, Head(200, [(b"Server", b"uvicorn")]))
     assert not addressing.address(call, PLAIN).streamed
-    addressing.knows(PLAIN.name, engine_of(Head(200, [(b"Server", b"llama.cpp")])))
+    addressing.forget(PLAIN.name)
+    addressing.learn(PLAIN.name, Head(200, [(b"Server", b"llama.cpp")]))
     assert addressing.address(call, PLAIN).streamed == streamed
     assert not addressing.address(call, Backend("http://other:1/v1")).streamed
 
 
 def test_answers_to_many_prompts_are_not_streamed_unasked(stack: ModuleType) -> None:
     addressing = Addressing(stack)
-    addressing.knows(PLAIN.name, Engine.LLAMA_CPP)
+    addressing.learn(PLAIN.name, Head(200, [(b"Server", b"llama.cpp")]))
     call = incoming({"model": "m", "prompt": ["a", "b"]}, path="/v1/completions")
     assert not addressing.address(call, PLAIN).streamed

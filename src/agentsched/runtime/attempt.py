@@ -9,7 +9,6 @@ from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Ended, Exchange
 from agentsched.transport.head import Head
-from agentsched.transport.streamable import engine_of
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -91,6 +90,7 @@ class Attempt:
     def _failed(self, ended: Ended) -> None:
         call, failure = self._call, ended.failure
         call.last = ended
+        self._driver.addressing.forget(self._backend.name)
         call.sent = call.sent or failure.sent
         if failure.kind is not FailureKind.OWNER_GONE:
             self._driver.tell(self._backend.name, failure)
@@ -103,7 +103,7 @@ class Attempt:
         return self._call.delivered
 
     def begin(self, head: Head) -> None:
-        self._driver.addressing.knows(self._backend.name, engine_of(head))
+        self._driver.addressing.learn(self._backend.name, head)
         self._call.begin(head, self._backend.name)
 
     def put(self, chunk: bytes) -> None:

@@ -33,7 +33,7 @@ class Kind(StrEnum):
     @property
     def understood(self) -> bool:
         """Whether its answers are read, not only handed on."""
-        return self in _UNDERSTOOD
+        return self is not Kind.OPAQUE and self is not Kind.MODELS  # quicker than hashing an enum
 
     @property
     def rooted(self) -> bool:
@@ -87,12 +87,12 @@ class Incoming:
     @property
     def stream(self) -> bool:
         """Whether the caller wants events."""
-        return self.kind in _STREAMED and bool(self.body.get("stream"))
+        return bool(self.body.get("stream")) and self.kind in _STREAMED
 
     @property
     def several(self) -> bool:
         """Whether it asks for more than one answer: by `n`, or by a list of prompts."""
-        return self.kind in _GENERATED and (self._prompts is not None or self.body.get("n") not in (None, 1))
+        return (self._prompts is not None or self.body.get("n") not in (None, 1)) and self.kind.rooted
 
     @property
     def answers(self) -> int:

@@ -6,11 +6,12 @@ from typing import Any
 
 from agentsched.model import Backend
 from agentsched.model.value import value
+from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
-from agentsched.transport.streamable import Engine, streamable
+from agentsched.transport.streamable import Engine, engine_of, streamable
 
 _DROPPED = frozenset(
     (
@@ -60,12 +61,16 @@ class Addressing:
         self._stack = stack
         self._urls: dict[str, Any] = {}
         self._headers: dict[object, Any] = {}
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, Engine | None] = {}
 
-    def knows(self, backend: str, engine: Engine | None) -> None:
-        """Note what a backend runs, as one of its answers tells; None if it does not tell."""
-        if engine is not None:
-            self._engines[backend] = engine
+    def learn(self, backend: str, head: Head) -> None:
+        """Note what a backend runs, as its first answer tells."""
+        if backend not in self._engines:
+            self._engines[backend] = engine_of(head)
+
+    def forget(self, backend: str) -> None:
+        """Look again: after a failure something else may run there."""
+        self._engines.pop(backend, None)
 
     def address(self, incoming: Incoming, backend: Backend) -> Outgoing:
         """Return the request that asks this backend to answer the call."""
