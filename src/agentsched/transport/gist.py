@@ -127,8 +127,8 @@ class ChoicesGist:
         return self.finished and len(self._answers) >= self._wanted
 
     @property
-    def settled(self) -> bool:
-        return self.steady and self.done
+    def settled(self) -> bool:  # asked after every chunk, so the commonest "no" comes first
+        return not self._unfinished and self.steady and self.done
 
     @property
     def text(self) -> str:
