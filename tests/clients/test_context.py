@@ -184,17 +184,20 @@ async def _invoke_on_the_loop(a: Asker, graph: Any) -> None:
     graph.invoke({"said": []})
 
 
-@pytest.mark.parametrize("run", [_ainvoke, _astream, _astream_events])
-async def test_async_nodes(asker: Asker, run: Any) -> None:
-    graph = graph_of(left=asker.ask, right=asker.ask, own=asker.inside).compile()
-    async with asker.scheduler.query("outer"):
-        await run(asker, graph)
-    assert set(asker.found) == {("outer", "left"), ("outer", "right"), ("outer", "inner")}
+NODES = [
+    (False, _ainvoke),
+    (False, _astream),
+    (False, _astream_events),
+    (True, _ainvoke),
+    (True, _invoke_in_thread),
+    (True, _invoke_on_the_loop),
+]
 
 
-@pytest.mark.parametrize("run", [_ainvoke, _invoke_in_thread, _invoke_on_the_loop])
-async def test_sync_nodes(asker: Asker, run: Any) -> None:
-    graph = graph_of(left=asker.ask_sync, right=asker.ask_sync, own=asker.inside_sync).compile()
+@pytest.mark.parametrize(("sync", "run"), NODES)
+async def test_nodes_side_by_side(asker: Asker, sync: bool, run: Any) -> None:
+    ask, inside = (asker.ask_sync, asker.inside_sync) if sync else (asker.ask, asker.inside)
+    graph = graph_of(left=ask, right=ask, own=inside).compile()
     async with asker.scheduler.query("outer"):
         await run(asker, graph)
     assert set(asker.found) == {("outer", "left"), ("outer", "right"), ("outer", "inner")}

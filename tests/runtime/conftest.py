@@ -4,7 +4,6 @@ from types import ModuleType
 
 import pytest
 
-from agentsched.runtime import scheduler
 from agentsched.transport import stack as stacks
 from tests.doubles import STACKS
 
@@ -13,6 +12,5 @@ from tests.doubles import STACKS
 def stack(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A stack; clients that a scheduler makes are of it too, whatever openai is installed."""
     found = STACKS[request.param]
-    for module in (scheduler, stacks):
-        monkeypatch.setattr(module, "default_stack", lambda: found)
+    monkeypatch.setattr(stacks, "default_stack", lambda: found)
     return found

@@ -327,7 +327,7 @@ ENDS = {
     "a stream left": "stream = client.chat.completions.create(**ask, stream=True)",
     "a call under way": (
         "threading.Thread(target=lambda: client.chat.completions.create(**slow), daemon=True).start(); "
-        "time.sleep(0.2)"
+        "time.sleep(0.2)"  # in a process of its own, until the call is under way
     ),
     "an exception": "client.chat.completions.create(**ask); raise SystemExit(0)",
 }
@@ -377,7 +377,7 @@ threads = [threading.Thread(target=call, kwargs=slow) for _ in range(3)]
 for thread in threads:
     thread.start()
 while scheduler.snapshot().running == 0:
-    time.sleep(0.001)
+    time.sleep(0.001)  # another thread's real progress is waited for
 child = os.fork()
 if child == 0:
     held = scheduler.snapshot()

@@ -27,7 +27,7 @@ from agentsched.runtime.scope import current_scope, step_name
 from agentsched.runtime.snapshot import Snapshot, snapshot
 from agentsched.runtime.wrap import wrap
 from agentsched.transport.incoming import Incoming
-from agentsched.transport.stack import Stack, checked_stack, default_stack, stack_of, transport_of
+from agentsched.transport.stack import Stack, checked_stack, stack_of, transport_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -93,7 +93,7 @@ class Scheduler:
                 f"clock must be a function that returns seconds, such as a VirtualClock, not {clock!r}"
             )
         checked_limits(limits, "Scheduler")
-        stack = default_stack() if upstream is None else stack_of(upstream)
+        stack = checked_stack(None) if upstream is None else stack_of(upstream)
         policy = policy if policy is not None else Policy.default()
         engine = Engine(fleet, policy=policy, max_queued=max_queued)
         self._journal = None if journal is None else JournalFile(journal)

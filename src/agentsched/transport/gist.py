@@ -7,9 +7,9 @@ from its pieces.
 from typing import Any, Protocol, cast
 
 from agentsched.model import Usage
-from agentsched.transport.incoming import CHARS_PER_TOKEN, Kind
+from agentsched.transport.incoming import Kind
 from agentsched.transport.pieces import LABELS, MAX_BYTES, AnswerTooLong, Text, assembled, bound, grow, longer
-from agentsched.transport.usage import counted, first_count
+from agentsched.transport.usage import counted, written
 
 MAX_ANSWERS = 2**16
 """Answers to one call: prompts times `n`."""
@@ -140,8 +140,7 @@ class ChoicesGist:
 
     @property
     def tokens(self) -> int:
-        reported = None if self.usage is None else first_count(self.usage, "completion_tokens")
-        return reported if reported is not None else max(self.pieces, self.chars // CHARS_PER_TOKEN)
+        return written(self.usage, self.pieces, self.chars)
 
     def take(self, event: dict[str, Any], size: int) -> bool:
         self._bytes += size

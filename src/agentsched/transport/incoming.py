@@ -92,7 +92,7 @@ class Incoming:
     @property
     def several(self) -> bool:
         """Whether it asks for more than one answer: by `n`, or by a list of prompts."""
-        return (self._prompts is not None or self.body.get("n") not in (None, 1)) and self.kind.rooted
+        return (self._prompts is not None or self.body.get("n") not in (None, 1)) and self.kind in _GENERATED
 
     @property
     def answers(self) -> int:

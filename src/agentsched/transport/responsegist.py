@@ -3,9 +3,8 @@
 from typing import Any, cast
 
 from agentsched.model import Usage
-from agentsched.transport.incoming import CHARS_PER_TOKEN
 from agentsched.transport.pieces import MAX_BYTES, AnswerTooLong
-from agentsched.transport.usage import counted, first_count
+from agentsched.transport.usage import counted, written
 
 ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 """Types of the last event."""
@@ -35,8 +34,7 @@ class ResponseGist:
 
     @property
     def tokens(self) -> int:
-        reported = None if self.usage is None else first_count(self.usage, "output_tokens")
-        return reported if reported is not None else max(self.pieces, self.chars // CHARS_PER_TOKEN)
+        return written(self.usage, self.pieces, self.chars)
 
     def take(self, event: dict[str, Any], size: int) -> bool:
         self._bytes += size

@@ -3,23 +3,32 @@
 from typing import Any, cast
 
 from agentsched.model import Usage
+from agentsched.transport.incoming import CHARS_PER_TOKEN
 
 MAX_COUNT = 10**7
 """No call has more tokens; a larger count is a mistake of the backend's."""
 
+_WRITTEN = ("completion_tokens", "output_tokens")
 
-def counted(usage: object, written: int = 0) -> Usage:
+
+def counted(usage: object, seen: int = 0) -> Usage:
     """Return the reported usage in our terms; of chats and completions, or of responses.
 
     Args:
-        written: output tokens seen, where none are reported.
+        seen: output tokens seen, where none are reported.
     """
     details = _part(usage, "prompt_tokens_details") or _part(usage, "input_tokens_details")
     return Usage(
         input_tokens=first_count(usage, "prompt_tokens", "input_tokens"),
-        output_tokens=first_count(usage, "completion_tokens", "output_tokens") or written or None,
+        output_tokens=first_count(usage, *_WRITTEN) or seen or None,
         cached_tokens=first_count(details, "cached_tokens") or 0,
     )
+
+
+def written(usage: object, pieces: int, chars: int) -> int:
+    """Return the output tokens so far: as reported, else estimated from the pieces and characters seen."""
+    reported = first_count(usage, *_WRITTEN)
+    return reported if reported is not None else max(pieces, chars // CHARS_PER_TOKEN)
 
 
 def first_count(usage: object, *names: str) -> int | None:
