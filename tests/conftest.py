@@ -1,6 +1,10 @@
-"""What all tests share: how Hypothesis searches."""
+"""What all tests share: how Hypothesis searches, and that nothing is fetched from anywhere."""
+
+import os
 
 from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 # The same examples on every run and every machine, so that a red test is red again.
 # `--hypothesis-profile=search` looks for new ones, ten times as many.

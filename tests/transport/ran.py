@@ -37,7 +37,7 @@ class Ran:
     def payloads(self) -> list[Any]:
         decoder = sse.Decoder()
         found = decoder.feed(self.sink.content) + decoder.flush()
-        return [e.data.decode() if e.data == b"[DONE]" else json.loads(e.data or b"") for e in found]
+        return [data.decode() if data == b"[DONE]" else json.loads(data or b"") for _, data in found]
 
 
 def run(

@@ -102,7 +102,7 @@ def test_a_chat_of_any_shape_comes_together(cut: tuple[dict[str, Any], list[dict
     gist = ChoicesGist(Kind.CHAT, wanted=wanted, several=wanted > 1)
     for chunk in chunks:
         assert not gist.settled or not chunk["choices"]
-        gist.take(json.loads(json.dumps(chunk)), 1)
+        gist.take(json.loads(json.dumps(chunk)))
     assert gist.settled
     assert json.loads(dumps(gist.whole())) == whole
 
@@ -115,8 +115,8 @@ def test_a_completions_logprobs_come_together(words: list[str], several: bool) -
     gist = ChoicesGist(Kind.COMPLETION, several=several)
     for row in kept:
         beside = {name: [value] for name, value in zip(names, row, strict=True)}
-        gist.take({"choices": [{"index": 0, "text": row[0], "finish_reason": None, "logprobs": beside}]}, 1)
-    gist.take({"choices": [{"index": 0, "text": "", "finish_reason": "stop", "logprobs": None}]}, 1)
+        gist.take({"choices": [{"index": 0, "text": row[0], "finish_reason": None, "logprobs": beside}]})
+    gist.take({"choices": [{"index": 0, "text": "", "finish_reason": "stop", "logprobs": None}]})
     (choice,) = gist.whole()["choices"]
     assert choice["text"] == "".join(words)
     assert choice["logprobs"] == {name: [row[i] for row in kept] for i, name in enumerate(names)}

@@ -10,8 +10,8 @@ import pytest
 from agentsched import Backend
 from agentsched.model import FailureKind, Usage
 from agentsched.testing import VirtualClock
+from agentsched.transport import eventstream, sse
 from agentsched.transport import exchange as exchange_module
-from agentsched.transport import gist, sse
 from agentsched.transport.eventstream import DRAIN_S, PROGRESS_TOKENS, YIELD_CHUNKS
 from agentsched.transport.exchange import Exchange
 from agentsched.transport.outgoing import Addressing
@@ -621,9 +621,12 @@ def test_an_event_too_large_is_none(stack: ModuleType, monkeypatch: pytest.Monke
     assert ran.seen.sent == 2
 
 
-def test_a_text_too_long_is_none(stack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gist, "MAX_BYTES", 1_000)
-    ran = run(stack, events(*[delta("x" * 600)] * 1_000), incoming(**STREAM))
+@pytest.mark.parametrize("asked", [STREAM, {}])
+def test_a_text_too_long_is_none(
+    stack: ModuleType, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(eventstream, "MAX_BYTES", 1_000)
+    ran = run(stack, events(*[delta("x" * 600)] * 1_000), incoming(**asked))
     assert ran.kind is FailureKind.PROTOCOL
     assert ran.seen.sent == 2
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentsched.model import Usage
-from agentsched.transport import gist as gist_module
 from agentsched.transport.gist import ChoicesGist as Gist
 from agentsched.transport.incoming import Kind
 from agentsched.transport.jsontext import dumps
@@ -120,7 +119,7 @@ def gathered(kind: Kind, events: list[dict[str, Any]], **options: Any) -> Gist:
     gist = Gist(kind, **options)
     for event in events:
         content = json.dumps(event)
-        gist.take(json.loads(content), len(content))
+        gist.take(json.loads(content))
     return gist
 
 
@@ -176,9 +175,9 @@ def said_by(index: int, text: str, finish: str | None = None) -> dict[str, Any]:
 def test_several_answers_are_over_when_all_are() -> None:
     gist = Gist(Kind.CHAT, several=True)
     for event in (said_by(0, "a"), said_by(1, "x"), said_by(0, "b"), said_by(1, "y"), said_by(0, "", "stop")):
-        gist.take(event, 100)
+        gist.take(event)
         assert not gist.finished
-    gist.take(said_by(1, "z", "length"), 100)
+    gist.take(said_by(1, "z", "length"))
     assert gist.finished
     assert gist.text == "ab", "the text of one answer, not a mixture"
     assert gist.tokens == 5
@@ -189,7 +188,7 @@ def test_several_answers_in_one_event() -> None:
     gist = gathered(Kind.CHAT, [both], several=True)
     assert not gist.finished
     assert gist.text == "x"
-    gist.take(said_by(1, "y", "stop"), 100)
+    gist.take(said_by(1, "y", "stop"))
     assert gist.finished
 
 
@@ -214,8 +213,8 @@ def test_a_finish_reason_that_is_none_ends_nothing(none: Any) -> None:
     gist = gathered(Kind.CHAT, [said_by(0, "a", none), said_by(0, "b", none)])
     assert not gist.finished
     assert gist.whole()["choices"][0]["finish_reason"] is None
-    gist.take(said_by(0, "c", "length"), 100)
-    gist.take(said_by(0, "", none), 100)
+    gist.take(said_by(0, "c", "length"))
+    gist.take(said_by(0, "", none))
     assert gist.finished
     assert gist.whole()["choices"][0]["finish_reason"] == "length"
 
@@ -223,9 +222,9 @@ def test_a_finish_reason_that_is_none_ends_nothing(none: Any) -> None:
 def test_text_after_a_finish_reason_takes_it_back() -> None:
     gist = gathered(Kind.CHAT, [said_by(0, "a", "stop")])
     assert gist.finished
-    gist.take(said_by(0, "b"), 100)
+    gist.take(said_by(0, "b"))
     assert not gist.finished
-    gist.take(said_by(0, "c", "stop"), 100)
+    gist.take(said_by(0, "c", "stop"))
     assert gist.finished
     assert gist.text == "abc"
 
@@ -234,7 +233,7 @@ def test_so_does_anything_else_that_is_said_after_it() -> None:
     call = [{"index": 0, "function": {"arguments": "{"}}]
     gist = gathered(Kind.CHAT, [said_by(0, "a", "stop"), {"choices": [{"delta": {"tool_calls": call}}]}])
     assert not gist.finished
-    assert not gist.steady
+    assert not gist.settled
     several = [said_by(0, "a", "stop"), said_by(1, "b"), said_by(0, "more")]
     gist = gathered(Kind.CHAT, [*several, said_by(1, "", "stop")], several=True)
     assert not gist.finished
@@ -349,15 +348,6 @@ def test_no_event_crashes_it(kind: Kind, events: list[dict[str, Any]]) -> None:
     assert gist.tokens >= 0
     assert isinstance(gist.text, str)
     assert gist.counted().cached_tokens >= 0
-
-
-def test_an_answer_has_a_greatest_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gist_module, "MAX_BYTES", 1_200)
-    gathered(Kind.CHAT, chunks("x" * 500, "x" * 500))
-    with pytest.raises(AnswerTooLong, match="1200 bytes"):
-        gathered(Kind.CHAT, chunks("x" * 500, "x" * 700))
-    with pytest.raises(AnswerTooLong, match="1200 bytes"):
-        gathered(Kind.CHAT, [{"choices": [{"delta": {"audio": {"id": "x" * 700}}}]}] * 2)
 
 
 # -- what is no plain text ----------------------------------------------------------------------------

@@ -71,18 +71,18 @@ def test_byte_by_byte_is_the_same_too(content: bytes) -> None:
 
 @given(content=streams | garbage)
 def test_payloads_are_what_the_standard_says(content: bytes) -> None:
-    assert [event.data for event in decoded(content) if event.data is not None] == reference(content)
+    assert [data for _, data in decoded(content) if data is not None] == reference(content)
 
 
 @given(content=streams | garbage, places=st.lists(st.integers(0, 1_000), max_size=8))
 def test_what_is_forwarded_means_the_same(content: bytes, places: list[int]) -> None:
-    forwarded = b"".join(event.whole for event in decoded(*cut(content, places)))
+    forwarded = b"".join(whole for whole, _ in decoded(*cut(content, places)))
     assert reference(forwarded) == reference(content)
 
 
 @given(payload=st.binary(max_size=20).filter(lambda b: b"\n" not in b and b"\r" not in b))
 def test_what_is_encoded_is_decoded(payload: bytes) -> None:
-    assert [event.data for event in decoded(encode(payload))] == [payload]
+    assert [data for _, data in decoded(encode(payload))] == [payload]
 
 
 def test_an_event_of_one_line_is_forwarded_as_it_came() -> None:
@@ -91,7 +91,7 @@ def test_an_event_of_one_line_is_forwarded_as_it_came() -> None:
 
 
 def test_comments_and_keep_alives_carry_nothing() -> None:
-    assert [event.data for event in decoded(b": ping\n\nid: 3\n\nevent: x\ndata: y\n\n")] == [
+    assert [data for _, data in decoded(b": ping\n\nid: 3\n\nevent: x\ndata: y\n\n")] == [
         None,
         None,
         b"y",
@@ -101,15 +101,15 @@ def test_comments_and_keep_alives_carry_nothing() -> None:
 def test_an_event_comes_out_as_soon_as_its_empty_line_is_there() -> None:
     decoder = Decoder()
     assert decoder.feed(b"data: a\n") == []
-    assert [event.data for event in decoder.feed(b"\ndata: b")] == [b"a"]
-    assert [event.data for event in decoder.feed(b"\r\n\r")] == [b"b"]
-    assert [event.data for event in decoder.feed(b"\ndata: c\n\n")] == [b"c"]
+    assert [data for _, data in decoder.feed(b"\ndata: b")] == [b"a"]
+    assert [data for _, data in decoder.feed(b"\r\n\r")] == [b"b"]
+    assert [data for _, data in decoder.feed(b"\ndata: c\n\n")] == [b"c"]
 
 
 def test_the_last_empty_line_may_be_forgotten() -> None:
     decoder = Decoder()
     assert decoder.feed(b"data: [DONE]\n") == []
-    assert [event.data for event in decoder.flush()] == [b"[DONE]"]
+    assert [data for _, data in decoder.flush()] == [b"[DONE]"]
     assert decoder.flush() == []
 
 
@@ -139,6 +139,6 @@ def test_a_large_event_byte_by_byte_costs_what_its_length_does(
     blank_line = sse._BLANK_LINE
     monkeypatch.setattr(sse, "_BLANK_LINE", Counting())
     content = b"data: " + payload + end
-    (event,) = decoded(*(content[i : i + 1] for i in range(len(content))))
-    assert event.whole.startswith(b"data: ")
+    ((whole, _),) = decoded(*(content[i : i + 1] for i in range(len(content))))
+    assert whole.startswith(b"data: ")
     assert looked_at <= 5 * len(content)

@@ -13,6 +13,7 @@ from agentsched.runtime.driver import Driver
 from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.loops import running_loop
 from agentsched.runtime.scope import heartbeat
+from agentsched.runtime.spool import Spool
 from agentsched.runtime.verdict import for_sdk, made_for_sdk
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind, read
@@ -69,20 +70,45 @@ class Inbound:
                         ) from None
         except BaseException:
             self.driver.cancel(call)
+            del call  # it holds the error, whose traceback would hold it
             raise
 
 
-async def _kept_alive(call: Call, beat: Callable[[], None]) -> Head:
+async def _keep_alive(call: Call, beat: Callable[[], None]) -> None:
     """Wait for the head of an answer; time in the queue is no idleness of the node that waits."""
     while not call.head.done():
         if not call.running:
             beat()
         await asyncio.wait([call.head], timeout=BEAT_S)
-    return call.head.result()
 
 
 async def _head(call: Call) -> Head:
-    return await asyncio.shield(call.head)  # a look in between must not cancel it
+    try:
+        return await asyncio.shield(call.head)  # a look in between must not cancel it
+    finally:
+        del call
+
+
+class Held:
+    """The call whose answer a stream hands on, until the stream is left; one that is only dropped ends it as well."""
+
+    def __init__(self, stream: object, driver: Driver, call: Call) -> None:
+        self._driver = driver
+        self._call: Call | None = call
+        self._finalizer = weakref.finalize(stream, driver.drop, call)
+        self._finalizer.atexit = False
+
+    @property
+    def spool(self) -> Spool | None:
+        """Its bytes; None once it was left."""
+        return self._call.spool if self._call is not None else None
+
+    def leave(self) -> None:
+        """End the call, and hold it no longer: responses, and errors with their tracebacks, may live on."""
+        call, self._call = self._call, None
+        if call is not None:
+            self._finalizer.detach()
+            self._driver.cancel(call)
 
 
 @cache
@@ -93,25 +119,25 @@ def async_transport_type(stack: Stack) -> type[Any]:
         """The bytes of one answer. Leaving it in any way frees the call's room."""
 
         def __init__(self, driver: Driver, call: Call) -> None:
-            self._call = call
-            self._leave = _leaving(self, driver, call)
+            self._held = Held(self, driver, call)
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             return self
 
         async def __anext__(self) -> bytes:
+            spool = self._held.spool
             try:
-                chunk = await self._call.spool.read()
+                chunk = await spool.read() if spool is not None else None
             except BaseException:
-                self._leave()
+                self._held.leave()
                 raise
             if chunk is None:
-                self._leave()
+                self._held.leave()
                 raise StopAsyncIteration
             return chunk
 
         async def aclose(self) -> None:
-            self._leave()
+            self._held.leave()
 
     class SchedulingTransport(stack.AsyncBaseTransport):
         """Hands every request to the scheduler."""
@@ -131,9 +157,12 @@ def async_transport_type(stack: Stack) -> type[Any]:
                 raise made_for_sdk(error) from None
             try:
                 beat = heartbeat()
-                head = await call.head if beat is None else await _kept_alive(call, beat)
+                if beat is not None:
+                    await _keep_alive(call, beat)
+                head = await call.head
             except BaseException:
                 driver.cancel(call)
+                del call  # it holds the error, whose traceback would hold it
                 raise
             if call.spool.complete:
                 return _whole(stack, head, call.spool.take())
@@ -151,18 +180,20 @@ def sync_transport_type(stack: Stack) -> type[Any]:
 
         def __init__(self, inbound: Inbound, call: Call) -> None:
             self._io = inbound.io
-            self._call = call
-            self._leave = _leaving(self, inbound.driver, call)
+            self._held = Held(self, inbound.driver, call)
 
         def __iter__(self) -> Iterator[bytes]:
             try:
-                while (chunk := self._io.run(self._call.spool.read_all())) is not None:
+                while (spool := self._held.spool) is not None:
+                    chunk = self._io.run(spool.read_all())
+                    if chunk is None:
+                        break
                     yield chunk
             finally:
-                self._leave()
+                self._held.leave()
 
         def close(self) -> None:
-            self._leave()
+            self._held.leave()
 
     class SchedulingTransport(stack.BaseTransport):
         """Hands every request to the scheduler."""
@@ -180,24 +211,16 @@ def sync_transport_type(stack: Stack) -> type[Any]:
                 call = driver.submit(incoming, inbound.describe(incoming), inbound.io.loop)
             except AgentschedError as error:
                 raise made_for_sdk(error) from None
-            head = inbound.await_head(call)
+            try:
+                head = inbound.await_head(call)
+            except BaseException:
+                del call
+                raise
             if call.spool.complete:
                 return _whole(stack, head, call.spool.take())
             return stack.Response(head.status, headers=head.headers, stream=AnswerStream(inbound, call))
 
     return SchedulingTransport
-
-
-def _leaving(stream: object, driver: Driver, call: Call) -> Callable[[], None]:
-    """Return what ends a call whose stream is left; a stream that is only dropped ends it as well."""
-    finalizer = weakref.finalize(stream, driver.drop, call)
-    finalizer.atexit = False
-
-    def leave() -> None:
-        finalizer.detach()  # it would keep the call, and with an error's traceback all of this, for ever
-        driver.cancel(call)
-
-    return leave
 
 
 def _whole(stack: Stack, head: Head, content: bytes) -> Any:

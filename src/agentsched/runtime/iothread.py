@@ -55,6 +55,7 @@ class IoThread:
             return future.result(within_s)
         except BaseException:
             future.cancel()
+            del future  # it holds the error, whose traceback would hold it
             raise
 
     def stop(self) -> None:

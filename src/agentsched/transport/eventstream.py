@@ -12,10 +12,12 @@ from agentsched.transport.incoming import CHARS_PER_TOKEN, Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing, renamed
 from agentsched.transport.patience import Patience
+from agentsched.transport.pieces import MAX_BYTES, AnswerTooLong
+from agentsched.transport.refrain import Refrain
 from agentsched.transport.refusal import Broken, failed, in_band, raised
 from agentsched.transport.responsegist import ResponseGist
 from agentsched.transport.sink import Sink
-from agentsched.transport.sse import Decoder, EventTooLong, ServerEvent, encode
+from agentsched.transport.sse import Decoder, EventTooLong, encode, name_of
 from agentsched.transport.stack import Stack
 
 PROGRESS_TOKENS = 200
@@ -60,6 +62,9 @@ class EventStream:
         self._streaming = incoming.stream
         self._decoder = Decoder()
         self._report_at = 1
+        self._refrain = Refrain()
+        self._untouched = True
+        self._bytes = 0
         self._over = False
         self.gist: Gist = (
             ResponseGist()
@@ -97,16 +102,16 @@ class EventStream:
         Raises:
             Broken: if it is not.
         """
-        if self._over or any(self._last(event) for event in self._decoder.flush()):
+        if self._over or any(self._last(*event) for event in self._decoder.flush()):
             return
         if not self.gist.done:
             raise Broken(FailureKind.PROTOCOL, "the stream ended before the answer did")
         self._complete()
 
-    def _last(self, event: ServerEvent) -> bool:
+    def _last(self, whole: bytes, data: bytes | None) -> bool:
         """Take an event that the stream's end may have cut off."""
         try:
-            return self._event(event)
+            return self._event(whole, data)
         except Broken:
             if self._over or not self.gist.settled:
                 raise
@@ -114,7 +119,7 @@ class EventStream:
 
     async def _events(self, chunks: AsyncIterator[bytes]) -> bool:
         """Take events until the bytes end or the last one has come; return whether it has."""
-        gist, patience, turn, ended_at = self.gist, self._patience, 0, -1
+        gist, turn, ended_at = self.gist, 0, -1
         while True:
             try:
                 chunk = await anext(chunks)
@@ -122,20 +127,43 @@ class EventStream:
                 return False
             except Exception as error:
                 raise raised(self._stack, error) from error
-            for event in self._decoder.feed(chunk):
-                if self._event(event):
-                    return True
-                if patience is not None and event.data:
-                    patience.heard(said=gist.said > 0)
+            if self._chunk(chunk):
+                return True
             if self._streaming and self._sink.full:
                 await self._room()
                 ended_at = -1
-            if gist.said != ended_at and gist.settled:
+            if gist.settled and gist.said != ended_at:
                 ended_at = gist.said  # what follows and says nothing more does not put the end off
                 self._sink.ending()
             turn += 1
             if turn % YIELD_CHUNKS == 0:
                 await asyncio.sleep(0)
+
+    def _chunk(self, chunk: bytes) -> bool:
+        """Take the events that end in a chunk; return whether the last one is among them."""
+        gist, refrain, patience = self.gist, self._refrain, self._patience
+        self._bytes += len(chunk)
+        if self._bytes > MAX_BYTES:
+            raise AnswerTooLong(f"an answer of more than {MAX_BYTES} bytes")
+        piece = refrain.piece(chunk)
+        if piece is not None:
+            gist.add(piece)
+            if self._streaming:
+                self._show(chunk)
+            self._report()
+            if patience is not None:
+                patience.heard(said=True)
+            return False
+        for whole, data in self._decoder.feed(chunk):
+            if self._event(whole, data):
+                return True
+            if patience is not None and data:
+                patience.heard(said=gist.said > 0)
+            if whole is chunk and gist.piece is not None and self._untouched:
+                refrain.learn(chunk, gist.piece)
+        if gist.piece is None or not self._decoder.idle:
+            refrain.forget()
+        return False
 
     async def _room(self) -> None:
         if self._patience is None:
@@ -145,16 +173,15 @@ class EventStream:
         await self._sink.room()
         self._patience.resume()
 
-    def _event(self, event: ServerEvent) -> bool:
+    def _event(self, whole: bytes, data: bytes | None) -> bool:
         """Take one event; return whether it was the last."""
-        data = event.data
         if not data:
             return False
         if data.startswith(b"[DONE]"):
             if not self.gist.finished:
                 raise Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
             if self._streaming:
-                self._show(event.whole)
+                self._show(whole)
             self._complete()
             return True
         try:
@@ -167,21 +194,23 @@ class EventStream:
             raise Broken(FailureKind.PROTOCOL, "an event is not an object")
         if payload.get("error") or payload.get("type") == "error":
             raise in_band(payload, self._model)
-        gist = self.gist
-        last = gist.take(payload, len(data))
+        last = self.gist.take(payload)
         if self._streaming:
-            shown = self._shown(event, payload)
+            shown = self._shown(whole, payload)
+            self._untouched = shown is whole
             if shown is not None:
                 self._show(shown)
-        due = self._report_at
-        if gist.pieces >= due or gist.usage is not None or gist.chars >= due * CHARS_PER_TOKEN:
-            self._report(gist.tokens)
+        self._report()
         if last:
             self._complete()
         return last
 
-    def _report(self, tokens: int) -> None:
-        if tokens >= self._report_at:
+    def _report(self) -> None:
+        gist, due = self.gist, self._report_at
+        if gist.pieces < due and gist.chars < due * CHARS_PER_TOKEN and gist.usage is None:
+            return
+        tokens = gist.tokens
+        if tokens >= due:
             self._report_at = tokens + PROGRESS_TOKENS
             self._sink.progressed(tokens, self._connect_s)
 
@@ -190,21 +219,20 @@ class EventStream:
             self._sink.begin(self._head)
         self._sink.put(shown)
 
-    def _shown(self, event: ServerEvent, payload: dict[str, Any]) -> bytes | None:
+    def _shown(self, whole: bytes, payload: dict[str, Any]) -> bytes | None:
         """Return the event as the caller shall see it: without the usage that we asked for, under the name it used."""
-        whole = event.whole
         if self._outgoing.hide_usage and "usage" in payload:
             if payload["usage"] is not None and not payload.get("choices"):
                 return None
-            usage, whole = payload.pop("usage"), whole.replace(_NO_USAGE, b"")
-            if usage is not None or len(whole) != len(event.whole) - len(_NO_USAGE):
-                whole = encode(dumps(payload))
+            usage, shorter = payload.pop("usage"), whole.replace(_NO_USAGE, b"")
+            plain = usage is None and len(shorter) == len(whole) - len(_NO_USAGE)
+            whole = shorter if plain else encode(dumps(payload))
         model = self._outgoing.model_back
         if model is None:
             return whole
         response: Any = payload.get("response")
         inside = isinstance(response, dict) and renamed(cast("dict[str, Any]", response), model)
-        return encode(dumps(payload), event.name) if renamed(payload, model) or inside else whole
+        return encode(dumps(payload), name_of(whole)) if renamed(payload, model) or inside else whole
 
     def _complete(self) -> None:
         self._over = True

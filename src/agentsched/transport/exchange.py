@@ -5,10 +5,10 @@ Everything foreign ends here: transport exceptions, HTTP statuses, errors inside
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from agentsched.model import Failure, FailureKind, Limits, Usage
 from agentsched.model.value import record
@@ -53,6 +53,20 @@ class Ended:
     partial_text: str = ""
 
 
+class Connecting:
+    """Takes a transport's trace and counts the seconds it took to open connections."""
+
+    def __init__(self) -> None:
+        self.took_s = 0.0
+        self._started = 0.0
+
+    async def __call__(self, event: str, _info: Mapping[str, Any]) -> None:
+        if event.endswith(("connect_tcp.started", "start_tls.started")):
+            self._started = perf_counter()
+        elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self.took_s += perf_counter() - self._started
+
+
 class Exchange:
     """One attempt.
 
@@ -78,44 +92,46 @@ class Exchange:
         self._outgoing = outgoing
         self._sink = sink
         self._limits = limits
-        self._connect_s = 0.0
+        self._connecting = Connecting()
         self._events: EventStream | None = None
-        self._waiting: asyncio.Timeout | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._breaking_off = False
         self._too_long: str | None = None
         self._patience: Patience | None = None
 
     async def run(self) -> Ended | None:
         """Send, follow, and return how it failed; None if it did not."""
-        try:
-            if await self._in_time() and self._events is not None:
-                self._events.end()
-        except Broken as broken:
-            return self._ended(broken)
-        except (EventTooLong, AnswerTooLong) as error:
-            return self._ended(Broken(FailureKind.PROTOCOL, str(error)))
-        return None
-
-    async def _in_time(self) -> bool:
-        """Try; return whether it was stopped in time to take what has come as the answer.
-
-        Raises:
-            Broken: also for what took too long.
-        """
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         if self._limits:
             streamed = self._outgoing.streamed
             self._patience = Patience(self._limits, streamed=streamed, give_up=self._give_up)
         try:
-            async with asyncio.timeout(None) as self._waiting:
+            try:
                 await self._try()
-        except TimeoutError:
-            if self._too_long is None:
-                return True
-            raise Broken(FailureKind.TIMEOUT, self._too_long) from None
+            except asyncio.CancelledError:
+                if not self._breaking_off or self._task.uncancel() > 0:
+                    raise  # somebody else's
+                self._take_what_came()
+        except Broken as broken:
+            return self._ended(broken)
+        except (EventTooLong, AnswerTooLong) as error:
+            return self._ended(Broken(FailureKind.PROTOCOL, str(error)))
         finally:
-            self._waiting = None
+            self._task = None
             if self._patience is not None:
                 self._patience.close()
-        return False
+        return None
+
+    def _take_what_came(self) -> None:
+        """Take what has come as the answer, unless it took too long.
+
+        Raises:
+            Broken: if it did, or is no answer.
+        """
+        if self._too_long is not None:
+            raise Broken(FailureKind.TIMEOUT, self._too_long) from None
+        if self._events is not None:
+            self._events.end()
 
     def stop(self) -> None:
         """Wait for no more: an answer that has its finish reason is complete without what may follow."""
@@ -128,9 +144,9 @@ class Exchange:
         self._break_off()
 
     def _break_off(self) -> None:
-        if self._waiting is not None and not self._waiting.expired():
-            with suppress(RuntimeError):  # it is about to end by itself
-                self._waiting.reschedule(asyncio.get_running_loop().time())
+        if self._task is not None and not self._breaking_off:
+            self._breaking_off = True
+            self._task.cancel()
 
     def _ended(self, broken: Broken) -> Ended:
         failure = Failure(
@@ -172,7 +188,7 @@ class Exchange:
 
     def _request(self) -> Any:
         outgoing = self._outgoing
-        extensions = {"timeout": {**self._incoming.timeout, "pool": None}, "trace": self._trace()}
+        extensions = {"timeout": {**self._incoming.timeout, "pool": None}, "trace": self._connecting}
         content = outgoing.content
         stream = self._stack.ByteStream(content)  # content= would normalise all headers a second time
         request = self._stack.Request(
@@ -183,26 +199,14 @@ class Exchange:
         request.read()
         return request
 
-    def _trace(self) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
-        started = 0.0
-
-        async def trace(event: str, _info: Mapping[str, Any]) -> None:
-            nonlocal started
-            if event.endswith(("connect_tcp.started", "start_tls.started")):
-                started = perf_counter()
-            elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
-                self._connect_s += perf_counter() - started
-
-        return trace
-
     # -- the answer -----------------------------------------------------------------------------------
 
     async def _answer(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         if not 200 <= head.status < 300:
             content = await self._read(chunks, MAX_ERROR_BYTES) or b""
             raise refused(head, content, self._incoming.model, self._incoming.kind)
-        if self._connect_s > 0:
-            self._sink.progressed(0, self._connect_s)
+        if self._connecting.took_s > 0:
+            self._sink.progressed(0, self._connecting.took_s)
         if not self._incoming.kind.understood:
             await self._pass_through(head, chunks)
         elif encoded(head):
@@ -214,7 +218,7 @@ class Exchange:
                 self._outgoing,
                 self._sink,
                 head,
-                connect_s=self._connect_s,
+                connect_s=self._connecting.took_s,
                 patience=self._patience,
             )
             await self._events.follow(chunks)

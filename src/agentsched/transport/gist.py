@@ -8,11 +8,14 @@ from typing import Any, Protocol, cast
 
 from agentsched.model import Usage
 from agentsched.transport.incoming import Kind
-from agentsched.transport.pieces import LABELS, MAX_BYTES, AnswerTooLong, Text, assembled, bound, grow, longer
+from agentsched.transport.pieces import LABELS, AnswerTooLong, Text, assembled, bound, grow, longer
 from agentsched.transport.usage import counted, written
 
 MAX_ANSWERS = 2**16
 """Answers to one call: prompts times `n`."""
+
+_NOT_HEAD = frozenset(("choices", "usage"))
+_NOT_END = frozenset(("delta", "text", "index"))
 
 _GROWING = frozenset(("logprobs", "token_ids"))
 """Fields beside the message whose pieces are put one after the other."""
@@ -27,36 +30,36 @@ class Gist(Protocol):
         settled: whether nothing that follows would belong to it.
         said: how many events said something.
         pieces, chars: how many pieces of text came, reasoning included, and their characters.
+        piece: what the latest event brought if that was one more piece of the only answer's text and nothing else.
         usage: as reported; None until it is.
         text: the answer so far, without reasoning.
         tokens: output tokens so far: as reported, else estimated from pieces and characters.
     """
 
+    finished: bool
+    done: bool
+    settled: bool
     said: int
     pieces: int
     chars: int
+    piece: str | None
     usage: dict[str, Any] | None
 
-    @property
-    def finished(self) -> bool: ...
-    @property
-    def done(self) -> bool: ...
-    @property
-    def settled(self) -> bool: ...
     @property
     def text(self) -> str: ...
     @property
     def tokens(self) -> int: ...
 
-    def take(self, event: dict[str, Any], size: int) -> bool:
+    def take(self, event: dict[str, Any]) -> bool:
         """Take in the payload of one event; return whether it says by itself that it is the last one.
 
-        Args:
-            size: its length in bytes as it came.
-
         Raises:
-            AnswerTooLong: if the answer, or the number of different fields, exceeds its bound.
+            AnswerTooLong: if the number of answers, or of different fields, exceeds its bound.
         """
+        ...
+
+    def add(self, piece: str) -> None:
+        """Take in an event like the latest, where that one set `piece`."""
         ...
 
     def counted(self) -> Usage:
@@ -95,9 +98,6 @@ class ChoicesGist:
         wanted: how many answers were asked for.
         several: whether more than one was: by `n`, or by a list of prompts, be it of one.
         whole: whether the whole answer will be wanted; if not, only texts, counts and ends are gathered.
-
-    Attributes:
-        steady: whether no finish reason was followed by more, which makes the others doubtful as well.
     """
 
     def __init__(self, kind: Kind, *, wanted: int = 1, several: bool = False, whole: bool = True) -> None:
@@ -111,24 +111,14 @@ class ChoicesGist:
         self._answers: dict[int, _Answer] = {}
         self._flowing: dict[Any, _Answer] = {}
         self._unfinished = 0
-        self._bytes = 0
-        self.steady = True
+        self._steady = True
+        self.finished = self.done = self.settled = False
         self.said = 0
         self.chars = 0
         self.pieces = 0
+        self.piece: str | None = None
         self.usage: dict[str, Any] | None = None
-
-    @property
-    def finished(self) -> bool:
-        return not self._unfinished and bool(self._answers)
-
-    @property
-    def done(self) -> bool:
-        return self.finished and len(self._answers) >= self._wanted
-
-    @property
-    def settled(self) -> bool:  # asked after every chunk, so the commonest "no" comes first
-        return not self._unfinished and self.steady and self.done
+        self._latest = Text()
 
     @property
     def text(self) -> str:
@@ -142,10 +132,7 @@ class ChoicesGist:
     def tokens(self) -> int:
         return written(self.usage, self.pieces, self.chars)
 
-    def take(self, event: dict[str, Any], size: int) -> bool:
-        self._bytes += size
-        if self._bytes > MAX_BYTES:
-            raise AnswerTooLong(f"an answer of more than {MAX_BYTES} bytes")
+    def take(self, event: dict[str, Any]) -> bool:
         try:  # the commonest event: one more piece of an answer's text
             (choice,) = event["choices"]
             delta = choice["delta"]
@@ -163,22 +150,30 @@ class ChoicesGist:
                     if choice[name] is not None:
                         break
                 else:
-                    answer.message["content"].append(piece)
-                    self.said += 1
-                    self.chars += len(piece)
-                    self.pieces += bool(piece)
+                    self._latest = answer.message["content"]
+                    self.add(piece)
+                    self.piece = None if self._several else piece
                     return False
         except (KeyError, TypeError, ValueError):
             pass
+        self.piece = None
         self._take_any(event)
         return False
 
+    def add(self, piece: str) -> None:
+        self._latest.append(piece)
+        self.said += 1
+        self.chars += len(piece)
+        self.pieces += bool(piece)
+
     def _take_any(self, event: dict[str, Any]) -> None:
         self._shape = tuple(event)
-        for name, value in event.items() if self._whole else ():
-            if name not in ("choices", "usage") and not self._head.get(name):
-                bound(self._head)
-                self._head[name] = value
+        if self._whole:
+            head = self._head
+            for name, value in event.items():
+                if name not in _NOT_HEAD and not head.get(name):
+                    head[name] = value
+            bound(head)
         usage: Any = event.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
@@ -187,6 +182,9 @@ class ChoicesGist:
             for choice in cast("list[Any]", choices):
                 if isinstance(choice, dict):
                     self._take_choice(cast("dict[str, Any]", choice))
+            self.finished = not self._unfinished and bool(self._answers)
+            self.done = self.finished and len(self._answers) >= self._wanted
+            self.settled = self.done and self._steady
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         index: Any = choice.get("index", 0)
@@ -200,9 +198,7 @@ class ChoicesGist:
                 says = says or (bool(piece) and name not in LABELS)
         if says:
             self.said += 1
-            self.steady = (
-                self.steady and not answer.over
-            )  # some servers send a finish reason with every event
+            self._steady = self._steady and not answer.over  # some send a finish reason with every event
         over = ends or (answer.over and not says)
         self._unfinished += answer.over - over
         answer.over = over
@@ -229,15 +225,15 @@ class ChoicesGist:
     def _take_ends(self, answer: _Answer, choice: dict[str, Any], *, ends: bool) -> None:
         known = answer.ends
         for name, value in choice.items():
-            if name in ("delta", "text", "index"):
+            if name in _NOT_END:
                 continue
-            bound(known)
             if name == "finish_reason" and not ends:
                 known.setdefault(name)
             elif name in _GROWING:
                 known[name] = longer(known.get(name), value)
             elif value is not None or name not in known:
                 known[name] = value
+        bound(known)
 
     def _take_piece(self, answer: _Answer, name: str, piece: Any) -> None:
         text = isinstance(piece, str) and name not in LABELS

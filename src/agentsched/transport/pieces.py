@@ -56,8 +56,8 @@ def grow(whole: dict[str, Any], name: str, piece: Any) -> None:
         AnswerTooLong: for more than `MAX_FIELDS` fields.
     """
     if name not in whole:
-        bound(whole)
         whole[name] = piece if name in LABELS else joined(None, piece)
+        bound(whole)
     elif name not in LABELS:
         whole[name] = joined(whole[name], piece)
     elif piece is not None and piece != "":
@@ -120,10 +120,10 @@ def assembled(value: Any) -> Any:
 
 
 def bound(fields: Sized) -> None:
-    """Refuse one more field where there are too many.
+    """Refuse fields where there are too many.
 
     Raises:
         AnswerTooLong: if there are.
     """
-    if len(fields) >= MAX_FIELDS:
+    if len(fields) > MAX_FIELDS:
         raise AnswerTooLong(f"an answer of more than {MAX_FIELDS} fields")

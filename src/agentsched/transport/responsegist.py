@@ -3,7 +3,6 @@
 from typing import Any, cast
 
 from agentsched.model import Usage
-from agentsched.transport.pieces import MAX_BYTES, AnswerTooLong
 from agentsched.transport.usage import counted, written
 
 ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
@@ -15,18 +14,13 @@ class ResponseGist:
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._bytes = 0
         self._response: dict[str, Any] | None = None
+        self.finished = self.done = self.settled = False
         self.said = 0
         self.pieces = 0
         self.chars = 0
+        self.piece: str | None = None
         self.usage: dict[str, Any] | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self._response is not None
-
-    done = settled = finished
 
     @property
     def text(self) -> str:
@@ -36,10 +30,7 @@ class ResponseGist:
     def tokens(self) -> int:
         return written(self.usage, self.pieces, self.chars)
 
-    def take(self, event: dict[str, Any], size: int) -> bool:
-        self._bytes += size
-        if self._bytes > MAX_BYTES:
-            raise AnswerTooLong(f"an answer of more than {MAX_BYTES} bytes")
+    def take(self, event: dict[str, Any]) -> bool:
         kind: Any = event.get("type")
         delta: Any = event.get("delta")
         if isinstance(delta, str):
@@ -50,11 +41,15 @@ class ResponseGist:
                 self._text.append(delta)
         elif isinstance(kind, str) and kind in ENDS:
             response: Any = event.get("response")
+            self.finished = self.done = self.settled = True
             self._response = cast("dict[str, Any]", response) if isinstance(response, dict) else {}
             usage: Any = self._response.get("usage")
             self.usage = cast("dict[str, Any]", usage) if isinstance(usage, dict) else None
             return True
         return False
+
+    def add(self, piece: str) -> None:
+        raise AssertionError("its events are numbered: none is like another")
 
     def counted(self) -> Usage:
         return counted(self.usage, self.tokens)

@@ -2,7 +2,6 @@
 
 import re
 from codecs import BOM_UTF8
-from typing import NamedTuple
 
 MAX_EVENT_BYTES = 16 * 2**20
 """A longer event is not an answer of a language model."""
@@ -17,22 +16,11 @@ class EventTooLong(ValueError):
     """The peer sent more than `MAX_EVENT_BYTES` without ending an event."""
 
 
-class ServerEvent(NamedTuple):
-    """One event.
+ServerEvent = tuple[bytes, bytes | None]
+"""One event: as it is forwarded, which is its lines as they came and an empty one; and its payload.
 
-    Attributes:
-        whole: as it is forwarded: its lines as they came, and an empty one.
-        data: its payload; None for comments and keep-alives.
-    """
-
-    whole: bytes
-    data: bytes | None
-
-    @property
-    def name(self) -> bytes:
-        """Its type, which most streams do without; empty if it has none."""
-        found = _NAME.search(self.whole)
-        return found[1] if found is not None else b""
+Comments and keep-alives have no payload, but None.
+"""
 
 
 class Decoder:
@@ -57,13 +45,18 @@ class Decoder:
         if self._held or b"\r" in chunk:
             raws = self._cut(chunk)
         elif chunk.find(b"\n") == len(chunk) - 2 and chunk.startswith(b"data: ") and chunk.endswith(b"\n"):
-            return [ServerEvent(chunk, chunk[6:-2])]  # as nearly all servers send them
+            return [(chunk, chunk[6:-2])]  # as nearly all servers send them
         else:
             raws = chunk.split(b"\n\n")
             self._held += raws.pop()
         if len(self._held) > MAX_EVENT_BYTES:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return [_event(raw) for raw in raws if raw]
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next byte begins an event."""
+        return not self._held and not self._after_cr and self._lead is None
 
     def _begin(self, chunk: bytes) -> bytes:
         """Return what follows a byte order mark, which may itself come in pieces."""
@@ -94,6 +87,12 @@ class Decoder:
         return [_event(rest)] if rest else []
 
 
+def name_of(whole: bytes) -> bytes:
+    """Return an event's type, which most streams do without; empty if it has none."""
+    found = _NAME.search(whole)
+    return found[1] if found is not None else b""
+
+
 def encode(data: bytes, name: bytes = b"") -> bytes:
     """Return an event with that payload."""
     return (b"event: " + name + b"\n" if name else b"") + b"data: " + data + b"\n\n"
@@ -102,6 +101,6 @@ def encode(data: bytes, name: bytes = b"") -> bytes:
 def _event(raw: bytes) -> ServerEvent:
     whole = raw + b"\n\n"
     if raw.startswith(b"data: ") and b"\n" not in raw and b"\r" not in raw:
-        return ServerEvent(whole, raw[6:])
+        return whole, raw[6:]
     lines = [line[5:] for line in raw.splitlines() if line.startswith(b"data:")]
-    return ServerEvent(whole, b"\n".join(line.removeprefix(b" ") for line in lines) if lines else None)
+    return whole, b"\n".join(line.removeprefix(b" ") for line in lines) if lines else None

@@ -27,7 +27,7 @@ def counted(usage: object, seen: int = 0) -> Usage:
 
 def written(usage: object, pieces: int, chars: int) -> int:
     """Return the output tokens so far: as reported, else estimated from the pieces and characters seen."""
-    reported = first_count(usage, *_WRITTEN)
+    reported = first_count(usage, *_WRITTEN) if usage is not None else None
     return reported if reported is not None else max(pieces, chars // CHARS_PER_TOKEN)
 
 
