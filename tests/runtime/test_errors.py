@@ -204,6 +204,36 @@ def scripted(stack: ModuleType, *answers: Any) -> tuple[VirtualClock, openai.Asy
     return clock, scheduler.openai().with_options(max_retries=2), transport.seen
 
 
+@pytest.mark.parametrize(
+    ("status", "should_retry", "tries"), [(500, "false", 1), (500, None, 3), (400, "true", 3), (400, None, 1)]
+)
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "the app's own client"])
+def test_whether_the_backend_wants_to_be_tried_again_is_for_it_to_say(
+    stack: ModuleType, status: int, should_retry: str | None, tries: int, own: bool
+) -> None:
+    headers = [("x-should-retry", should_retry)] if should_retry is not None else []
+    refusal = whole({"error": {"message": "no"}}, status=status, headers=headers)
+    transport, clock = upstream(stack, refusal), VirtualClock()
+    scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])], upstream=transport, clock=clock)
+    client = scheduler.openai().with_options(max_retries=2)
+    if own:
+        http = scheduler.http_async_client()
+        client = openai.AsyncOpenAI(api_key="app", base_url="http://app.invalid/v1", http_client=http)
+    submitted: list[str] = []
+    new_id = scheduler._ids.new
+    scheduler._ids.new = lambda: submitted.append(new_id()) or submitted[-1]  # type: ignore[method-assign]
+
+    async def main() -> None:
+        with pytest.raises(openai.APIStatusError, match="no"):
+            await client.chat.completions.create(**ASK)
+
+    clock.run(main())
+    assert len(transport.seen.requests) == tries
+    assert [scheduler.explain(one).sdk_retry for one in submitted] == list(range(tries))
+    retried = [str(scheduler.explain(one)).splitlines()[1] for one in submitted]
+    assert ["sdk_retry" in line for line in retried] == [n > 0 for n in range(tries)]
+
+
 def test_the_backends_own_request_id_is_kept_apart(stack: ModuleType) -> None:
     headers = [("x-request-id", "theirs"), ("connection", "close"), ("x-a", "b")]
     clock, client, _ = scripted(stack, whole({"choices": []}, headers=headers))

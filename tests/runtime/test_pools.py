@@ -8,7 +8,7 @@ import pytest
 
 from agentsched import Backend, Limits, Scheduler, UsageError
 from agentsched.runtime.pools import KEPT_ALIVE, Pools, kept_alive, proxy_for
-from tests.doubles import ASK, MODEL, outcome, said, settled, upstream
+from tests.doubles import ASK, MODEL, assert_quiet, outcome, said, settled, upstream
 
 URL = "http://b:1/v1"
 PROXIES = (
@@ -123,7 +123,10 @@ async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_caller(monkeypatch
     monkeypatch.setenv("HTTP_PROXY", "gopher://p:70")
     async with Scheduler([Backend(URL, models=[MODEL])]) as scheduler:
         found = await outcome(scheduler.openai().chat.completions.create(**ASK))
-        assert "proxy" in str(found)
+        assert isinstance(found, UsageError)
+        assert "the proxy that the environment names cannot be used" in str(found)
+        assert not found.sent
+        await assert_quiet(scheduler)
 
 
 # -- transports and clients of one's own --------------------------------------------------------------

@@ -149,6 +149,7 @@ class Engine:
             "expected_output_tokens": job.output_tokens,
             "priority": request.priority,
             "rank": rank,
+            "sdk_retry": request.sdk_retry or None,
         }
         self.stories.begin(request.id, self.now, "submitted", facts)
         query = self.queries.of(request.query)

@@ -19,7 +19,7 @@ class FailureKind(StrEnum):
     UNKNOWN_MODEL = "model not served here"
     MISSING = "not found here"
     INVALID = "request refused as invalid"
-    UNSENDABLE = "not valid as HTTP"
+    UNSENDABLE = "cannot be sent"
     OWNER_GONE = "the loop that ran it closed"
 
 

@@ -15,6 +15,7 @@ class Request:
         priority: higher is more urgent.
         deadline: engine time after which an answer is of no use; None for never.
         slo_at: engine time by which the query wishes to be done; never raises. None for no wish.
+        sdk_retry: which try of the app's SDK this is; 0 for the first. The engine knows each as a call of its own.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     slo_at: float | None = None
+    sdk_retry: int = 0
 
 
 @record

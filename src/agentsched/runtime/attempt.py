@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from agentsched.engine.events import Failed, Finished, Progressed
+from agentsched.errors import UsageError
 from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
@@ -74,6 +75,9 @@ class Attempt:
             detail = "the transport gave up by itself (CancelledError)"
             failure = Failure(kind=FailureKind.BROKEN, delivered=call.delivered, detail=detail)
             self._failed(Ended(failure))
+            return
+        except UsageError as error:
+            self._failed(Ended(Failure(kind=FailureKind.UNSENDABLE, detail=str(error))))
             return
         except GeneratorExit:
             raise  # its loop was closed under it

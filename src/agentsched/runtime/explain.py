@@ -18,6 +18,7 @@ class Explanation:
         outcome: how it ended; None while it lives.
         backend: where it ran last; None if nowhere.
         attempts: how often it was sent.
+        sdk_retry: which try of the app's SDK it was, 0 for the first; each is a call with a story of its own.
         queue_s: seconds spent waiting in the scheduler, all attempts together.
         connect_s: seconds spent opening connections.
         first_token_s: seconds from the last start (less connecting) to the first token; None if none came, or
@@ -32,6 +33,7 @@ class Explanation:
     outcome: str | None
     backend: str | None
     attempts: int
+    sdk_retry: int
     queue_s: float
     connect_s: float
     first_token_s: float | None
@@ -92,6 +94,7 @@ def explain(request_id: str, entries: Sequence[Entry], now: float) -> Explanatio
         outcome=outcome,
         backend=backend,
         attempts=attempts,
+        sdk_retry=int(str(entries[0].facts["sdk_retry"] or 0)),
         queue_s=queue_s,
         connect_s=connect_s,
         first_token_s=reading,

@@ -348,6 +348,7 @@ class Scheduler:
             priority=scope.priority if scope is not None and inside else 0,
             deadline=scope.deadline if scope is not None and inside else None,
             slo_at=scope.slo_at if scope is not None and inside else None,
+            sdk_retry=incoming.sdk_retry,
         )
 
 

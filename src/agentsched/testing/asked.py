@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
 from agentsched.testing.responder import ErrorReply
+from agentsched.testing.responses import as_messages
 from agentsched.testing.tokens import count, from_ids, render_chat, to_cells
 from agentsched.testing.wire import as_list, as_object
 
 Body = Mapping[str, Any]
 MOST_CHOICES = 128
+Generated = Literal["chat", "completion", "response"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """Hold what a generation request asks for; lengths in tokens."""
 
-    kind: Literal["chat", "completion"]
+    kind: Generated
     model: str
     body: Body
     cells: bytes
@@ -48,24 +50,25 @@ def read_json(data: bytes) -> Body:
     return fields
 
 
-def read_generation(body: Body, kind: Literal["chat", "completion"], *, max_model_len: int) -> Asked:
-    """Check a chat or completion request."""
-    cells = _chat_cells(body) if kind == "chat" else prompt_cells(body.get("prompt"))
+def read_generation(body: Body, kind: Generated, *, max_model_len: int) -> Asked:
+    """Check a request for a chat, a completion or a response."""
+    cells = _READ[kind](body)
     room = max_model_len - count(cells)
     if room < 1:
         raise ErrorReply(
             400, f"input has {count(cells)} tokens, the model takes {max_model_len}", param="input_tokens"
         )
-    wanted = _number(body, "max_completion_tokens", _number(body, "max_tokens", None))
+    wanted = _number(body, _CAP[kind], _number(body, "max_tokens", None) if kind != "response" else None)
     if kind == "completion" and wanted is None:
         wanted = 16
     if wanted is not None and not 1 <= wanted <= room:
-        raise ErrorReply(400, f"max_tokens must be from 1 to {room}, not {wanted}", param="max_tokens")
+        name = "max_output_tokens" if kind == "response" else "max_tokens"
+        raise ErrorReply(400, f"{name} must be from 1 to {room}, not {wanted}", param=name)
     limit = room if wanted is None else wanted
     least = limit if body.get("ignore_eos") and wanted is not None else _number(body, "min_tokens", 0) or 0
     if least > limit:
         raise ErrorReply(400, "min_tokens is above max_tokens", param="min_tokens")
-    choices = _number(body, "n", 1) or 1
+    choices = (_number(body, "n", 1) or 1) if kind != "response" else 1
     if not 1 <= choices <= MOST_CHOICES:
         raise ErrorReply(400, f"n must be from 1 to {MOST_CHOICES}", param="n")
     flags = as_object(body.get("stream_options"))
@@ -93,6 +96,29 @@ def _chat_cells(body: Body) -> bytes:
         generate=bool(body.get("add_generation_prompt", True)),
         unfinished=bool(body.get("continue_final_message")),
     )
+
+
+def _completion_cells(body: Body) -> bytes:
+    return prompt_cells(body.get("prompt"))
+
+
+def _response_cells(body: Body) -> bytes:
+    messages = as_messages(body)
+    if not body.get("input"):
+        raise ErrorReply(400, "input must be text or a list of items, and not empty", param="input")
+    return render_chat(messages, generate=True)
+
+
+_READ: Mapping[Generated, Callable[[Body], bytes]] = {
+    "chat": _chat_cells,
+    "completion": _completion_cells,
+    "response": _response_cells,
+}
+_CAP: Mapping[Generated, str] = {
+    "chat": "max_completion_tokens",
+    "completion": "max_completion_tokens",
+    "response": "max_output_tokens",
+}
 
 
 def read_messages(body: Body) -> Sequence[Mapping[str, Any]]:

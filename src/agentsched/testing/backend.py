@@ -23,11 +23,13 @@ from agentsched.testing.generation import Generation
 from agentsched.testing.live import LiveModel
 from agentsched.testing.received import Log, Received
 from agentsched.testing.responder import ErrorReply, FakeRequest, Responder, default_responder
+from agentsched.testing.responses import ResponseShape
 from agentsched.testing.wire import Request
 
-CALLS: dict[str, Literal["chat", "completion", "embedding"]] = {
+CALLS: dict[str, Literal["chat", "completion", "response", "embedding"]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completion",
+    "/v1/responses": "response",
     "/v1/embeddings": "embedding",
 }
 
@@ -197,14 +199,13 @@ class FakeBackend:
             generation.close()
             raise
 
-    def _shape(self, request: Request, asked: Asked, row: Received) -> wire.Shape:
+    def _shape(self, request: Request, asked: Asked, row: Received) -> wire.Shape | ResponseShape:
         answer_id = request.headers.get("x-request-id") or f"{self.name}-{row.number}"
-        return wire.Shape(
-            kind=asked.kind,
-            answer_id=("chatcmpl-" if asked.kind == "chat" else "cmpl-") + answer_id,
-            created=int(self.live.now()),
-            model=asked.model or self.models[0],
-        )
+        created, model = int(self.live.now()), asked.model or self.models[0]
+        if asked.kind == "response":
+            return ResponseShape(answer_id=answer_id, created=created, model=model, asked=asked.body)
+        answer_id = ("chatcmpl-" if asked.kind == "chat" else "cmpl-") + answer_id
+        return wire.Shape(kind=asked.kind, answer_id=answer_id, created=created, model=model)
 
     def _question(self, request: Request, asked: Asked, choice: int) -> FakeRequest:
         return FakeRequest(

@@ -16,6 +16,7 @@ from agentsched.testing.faults import Cut, EarlyEnd, ErrorEvent, Fault, Garbage,
 from agentsched.testing.live import Bell, Feed, LiveModel
 from agentsched.testing.received import Received
 from agentsched.testing.responder import ErrorReply, Reply, cut
+from agentsched.testing.responses import ResponseShape
 from agentsched.testing.tokens import CELL, Spelling, count, to_ids
 
 
@@ -39,7 +40,9 @@ class _Part:
 class Generation:
     """Answer one request; `close` may be called at any time and ends what still runs."""
 
-    def __init__(self, *, live: LiveModel, asked: Asked, row: Received, shape: wire.Shape) -> None:
+    def __init__(
+        self, *, live: LiveModel, asked: Asked, row: Received, shape: wire.Shape | ResponseShape
+    ) -> None:
         self._live = live
         self._asked = asked
         self._row = row
@@ -131,10 +134,11 @@ class Generation:
             for part in self._parts:
                 for piece in self._news(part):
                     yield piece
-        if self._asked.include_usage:
-            yield self._shape.closing(self._usage())
+        *late, last = self._shape.closing(self._usage(), wanted=self._asked.include_usage)
+        for piece in late:
+            yield piece
         self._finish()
-        yield wire.DONE
+        yield last
 
     def _news(self, part: _Part) -> Iterator[bytes]:
         """Yield the events for what a choice has gained since it was last looked at."""

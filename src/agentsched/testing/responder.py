@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b, shake_256
 from typing import Any, Literal
 
+from agentsched.testing.responses import as_messages
 from agentsched.testing.tokens import Spelling, count, message_text, split_answer, to_text
 from agentsched.testing.wire import as_object
 
@@ -29,7 +30,7 @@ class FakeRequest:
     """Show a responder what was asked: `cells` is the tokenised prompt, `choice` the number of the answer."""
 
     backend: str
-    kind: Literal["chat", "completion"]
+    kind: Literal["chat", "completion", "response"]
     model: str
     body: Mapping[str, Any]
     headers: Mapping[str, str]
@@ -43,7 +44,9 @@ class FakeRequest:
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
-        """Return the chat messages; none for a completion."""
+        """Return the chat messages, or those that a response's input stands for; none for a completion."""
+        if self.kind == "response":
+            return as_messages(self.body)
         return self.body.get("messages", ()) if self.kind == "chat" else ()
 
     @property

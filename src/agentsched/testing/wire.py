@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -149,10 +149,12 @@ class Shape:
         frame: dict[str, Any] = self._frame(chunk=True) | {"choices": [choice | extra]}
         return event(frame | {"usage": counts} if counts else frame)
 
-    def closing(self, counts: dict[str, Any]) -> bytes:
-        """Return the chunk that carries nothing but the usage."""
+    def closing(self, counts: dict[str, Any], *, wanted: bool) -> Iterator[bytes]:
+        """Yield the chunk that carries nothing but the usage, if it is wanted, and the end."""
         none: list[dict[str, Any]] = []
-        return event(self._frame(chunk=True) | {"choices": none, "usage": counts})
+        if wanted:
+            yield event(self._frame(chunk=True) | {"choices": none, "usage": counts})
+        yield DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

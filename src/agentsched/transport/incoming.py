@@ -54,6 +54,9 @@ _TEXTS: Mapping[Kind, tuple[str, ...]] = {
 _SAID = frozenset(("content", "text", "tool_calls", "function", "arguments", "output"))
 """Fields of a message, and of its parts, that hold text; images and the like are no text."""
 
+_RETRY_COUNT = b"x-stainless-retry-count"
+"""As the SDKs spell it."""
+
 _GENERATED = frozenset((Kind.CHAT, Kind.COMPLETION))
 _STREAMED = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.RESPONSE))
 _UNDERSTOOD = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.RESPONSE, Kind.EMBEDDING))
@@ -122,6 +125,14 @@ class Incoming:
         body = self.body
         cap = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("max_output_tokens")
         return cap if isinstance(cap, int) and cap is not True and 0 < cap <= MAX_TOKENS else None
+
+    @property
+    def sdk_retry(self) -> int:
+        """Which try of the SDK's own this is, as it says; 0 for the first."""
+        for name, count in self.headers:
+            if name == _RETRY_COUNT:
+                return int(count) if count.isdigit() and len(count) < 10 else 0
+        return 0
 
     @property
     def input_tokens(self) -> int:
