@@ -334,6 +334,21 @@ def test_a_loop_that_closed_while_it_asked_for_models_does_not_hold_up_others(
     assert threads().run(ask(scheduler)).choices[0].message.content == "done"
 
 
+def test_a_loop_that_stopped_while_it_asked_for_models_does_not_hold_up_others(
+    stack: ModuleType, threads: Callable[[], Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "WATCH_S", 0.05)
+    monkeypatch.setattr(driver_module, "OVERDUE_S", 0.2)
+    transport = upstream(stack, SLOW, QUICK)
+    scheduler = Scheduler([Backend("http://b:1/v1")], upstream=transport)
+    stopped = threads()
+    first = stopped.begin(ask(scheduler))
+    until(lambda: len(transport.seen.requests) == 1)
+    stopped.stop()
+    assert threads().run(ask(scheduler)).choices[0].message.content == "done"
+    first.cancel()
+
+
 # -- the end ------------------------------------------------------------------------------------------
 
 

@@ -19,10 +19,8 @@ def test_whole_and_stream_say_the_same(fleet: FakeFleet, clock: VirtualClock, ca
     async def main() -> tuple[Any, Any, list[Any]]:
         client = sdk(fleet)
         whole = await client.responses.create(**options)
-        seen: list[Any] = []
         async with client.responses.stream(**options) as stream:
-            async for event in stream:
-                seen.append(event)
+            seen: list[Any] = [event async for event in stream]
         return whole, seen[-1].response, seen
 
     whole, streamed, seen = clock.run(main())
@@ -33,7 +31,9 @@ def test_whole_and_stream_say_the_same(fleet: FakeFleet, clock: VirtualClock, ca
         update={"input_tokens_details": None}
     ), "the second call finds its prompt cached"
     assert whole.usage.output_tokens == len(whole.output_text) / 4
-    assert [event.sequence_number for event in seen if hasattr(event, "sequence_number")] == list(range(len(seen)))
+    assert [event.sequence_number for event in seen if hasattr(event, "sequence_number")] == list(
+        range(len(seen))
+    )
     if cap is not None:
         assert whole.incomplete_details.reason == "max_output_tokens"
         assert whole.usage.output_tokens == cap

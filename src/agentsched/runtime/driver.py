@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import isfinite
 from typing import Any
@@ -22,9 +22,10 @@ from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.fork import watch
 from agentsched.runtime.inquiry import Inquiry
-from agentsched.runtime.loops import LoopRow, running_loop
+from agentsched.runtime.loops import LoopRow, Question, running_loop
 from agentsched.runtime.pools import Pools
 from agentsched.transport.incoming import Incoming
+from agentsched.transport.listing import CAP_S
 from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
 
@@ -32,6 +33,9 @@ log = logging.getLogger("agentsched")
 
 WATCH_S = 1.0
 """How long room may stay with calls whose loop was closed without a word, if nothing else happens."""
+
+OVERDUE_S = 1.5 * CAP_S
+"""Age at which a question for models that bounds its own time must be on a loop that has stopped."""
 
 SILENT_S = 60.0
 """How long the log says nothing more of a backend that comes and goes."""
@@ -255,7 +259,7 @@ class Driver:
                         self._on(call, call.resolve, command, self.engine.directory.served)
             case ListModels(backend):
                 row = self._row_to_ask_on()
-                row.asking[backend] = None
+                row.asking[backend] = Question(self.clock())
                 self._call(row.loop, self._inquiry.begin, row, self._backends[backend])
             case WakeAt(at):
                 for row in self._loops.values():
@@ -317,8 +321,10 @@ class Driver:
             for closed in [known for known in self._loops if known.is_closed()]:
                 row = self._loops.pop(closed)
                 self._dropped.extend(call for call in self._calls.values() if call.row is row)
-                for backend in row.asking:
-                    self._take(lambda at, name=backend: ModelsListed(at=at, backend=name, answered=False))
+                self._take_back(row, list(row.asking))
+            overdue = self.clock() - OVERDUE_S
+            for row in list(self._loops.values()) if len(self._loops) > 1 else ():
+                self._take_back(row, [name for name, asked in row.asking.items() if asked.since < overdue])
             while self._dropped:
                 call = self._dropped.popleft()
                 if not call.over:
@@ -328,6 +334,12 @@ class Driver:
                             at=at, request_id=id_, reason=why
                         )
                     )
+
+    def _take_back(self, row: LoopRow, backends: Sequence[str]) -> None:
+        """Have somebody else ask what this loop does not come to hear."""
+        for backend in backends:
+            del row.asking[backend]
+            self._take(lambda at, name=backend: ModelsListed(at=at, backend=name, answered=False))
 
 
 async def _closed(row: LoopRow) -> None:

@@ -43,20 +43,23 @@ class Inquiry:
             self._listed(row, backend.name, None, ours=True)
             return
         if not task.done():  # a task may start eagerly
-            row.asking[backend.name] = task
+            row.asking[backend.name].task = task
         row.spawn(task)
 
     async def list(self, row: LoopRow, backend: Backend) -> None:
         """Ask a backend and tell the engine; call it on the row's loop."""
         name, models = backend.name, None
-        ours = row.asking.get(name) is asyncio.current_task()
+        asked = row.asking.get(name)
+        ours = asked is not None and asked.task is asyncio.current_task()
         try:
             models = await list_models(self._stack, await row.transport(backend.base_url), backend)
             self._unlisted.discard(name)
         except asyncio.CancelledError as error:
             if cancelled():
-                if ours:  # if the loop goes on, ask again; if it closes, another one will
-                    row.asking[name] = None
+                if (
+                    asked is not None and ours
+                ):  # if the loop goes on, ask again; if it closes, another one will
+                    asked.task = None
                     row.loop.call_later(AGAIN_S, self._cut_short, row, name)
                 raise
             self._cannot_list(name, error)

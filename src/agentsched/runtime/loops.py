@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentsched.runtime.pools import Pools
@@ -19,6 +20,19 @@ class Ending(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Question:
+    """A backend is asked for its models.
+
+    Attributes:
+        since: engine seconds.
+        task: does it; None while it has yet to begin.
+    """
+
+    since: float
+    task: asyncio.Task[None] | None = None
+
+
 class LoopRow:
     """One event loop.
 
@@ -27,14 +41,14 @@ class LoopRow:
         on_wake: called when the timer rings.
 
     Attributes:
-        asking: by backend, the task of this loop that asks it for its models; None while it has yet to begin.
+        asking: by backend, the question for its models that was put to this loop.
         ending: attempts that have a finish reason, and until when the rest must come, in that order.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pools: Pools, on_wake: Callable[[], None]) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
-        self.asking: dict[str, asyncio.Task[None] | None] = {}
+        self.asking: dict[str, Question] = {}
         self.ending: dict[Ending, float] = {}
         self._end_timer: asyncio.TimerHandle | None = None
         self._pools = pools
@@ -103,9 +117,9 @@ class LoopRow:
         for timer in (self._timer, self._end_timer):
             if timer is not None:
                 timer.cancel()
-        for task in self.asking.values():
-            if task is not None:
-                task.cancel()
+        for question in self.asking.values():
+            if question.task is not None:
+                question.task.cancel()
         return bool(self.tasks or self._pools.open)
 
     async def aclose(self) -> None:
