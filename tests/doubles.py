@@ -183,7 +183,7 @@ class Sink:
     def delivered(self) -> bool:
         return self.head is not None
 
-    def begin(self, head: Head) -> None:
+    def begin(self, head: Head, answer: Mapping[str, Any] | None = None) -> None:
         assert self.head is None, "an answer begins once"
         self.head = head
         self.log.append("begin")

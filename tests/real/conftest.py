@@ -1,58 +1,55 @@
-"""One llama.cpp server for all tests that want a real engine."""
+"""One server of each real engine for all tests that want one."""
 
-import socket
+import os
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.real import tiny_gguf
+from tests.real.serving import free_port, served
 
-START_S = 60.0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+VLLM = "AGENTSCHED_VLLM"
+"""Environment variable: the Python of an environment that has vLLM; `make vllm` sets it."""
 
 
 @pytest.fixture(scope="session")
 def llama_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a server with generated weights; its model is called `tiny`, it has four slots."""
-    folder: Path = tmp_path_factory.mktemp("llama")
+    folder = tmp_path_factory.mktemp("llama")
     tiny_gguf.write(folder / "tiny.gguf")
-    port = _free_port()
+    port = free_port()
     command = [
-        sys.executable,
-        "-m",
-        "tests.real.llama_server",
-        str(folder / "tiny.gguf"),
-        "tiny",
-        str(port),
-        "4",
+        *(sys.executable, "-m", "tests.real.llama_server"),
+        *(str(folder / "tiny.gguf"), "tiny", str(port), "4"),
     ]
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + START_S
-        while not _answers(f"http://127.0.0.1:{port}/health"):
-            if server.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"llama.cpp did not start: {(folder / 'log').read_text()[-2000:]}")
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(timeout=10)
+    with served(command, f"http://127.0.0.1:{port}", folder / "log", start_s=60) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a vLLM with generated weights, called `tiny`."""
+    python = os.environ.get(VLLM)
+    if not python:
+        pytest.skip(f"needs {VLLM}: `make vllm` sets it all up")
+    folder = tmp_path_factory.mktemp("vllm")
+    quiet = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    subprocess.run([python, "-m", "tests.real.tiny_hf", str(folder / "tiny")], check=True, env=quiet)
+    port = free_port()
+    command = [
+        *(python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)),
+        *("--model", str(folder / "tiny"), "--served-model-name", "tiny", "--dtype", "bfloat16"),
+        *("--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "16", "--block-size", "32"),
+        *("--num-gpu-blocks-override", "200", "--scheduling-policy", "priority"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_r1"),
+    ]
+    with served(command, f"http://127.0.0.1:{port}", folder / "log", start_s=300, environment=quiet) as url:
+        yield url

@@ -7,19 +7,12 @@ import urllib.request
 import pytest
 
 from agentsched import Backend, Scheduler, UnknownModel
-
-MESSAGES = [{"role": "user", "content": "Name the tallest mountain."}]
+from tests.real.asking import FORMAT, MESSAGES, direct, lasting
 
 
 def _busy_slots(url: str) -> int:
     with urllib.request.urlopen(f"{url}/slots", timeout=5) as answer:
         return sum(slot["is_processing"] for slot in json.load(answer))
-
-
-def _direct(url: str, path: str, body: dict[str, object]) -> dict[str, object]:
-    request = urllib.request.Request(f"{url}/v1{path}", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
 
 
 async def test_a_chat_is_completed_and_counted(llama_url: str) -> None:
@@ -37,18 +30,8 @@ async def test_a_chat_is_completed_and_counted(llama_url: str) -> None:
         assert scheduler.snapshot().backends[0].decode_s_per_token > 0
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "city": {"enum": ["Rome", "Oslo"]},
-        "days": {"type": "integer", "minimum": 0, "maximum": 9},
-    },
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
 CHAT = {"messages": MESSAGES, "max_tokens": 24}
 TEXT = {"prompt": "The tallest mountain", "max_tokens": 24}
-FORMAT = {"type": "json_schema", "json_schema": {"name": "trip", "strict": True, "schema": SCHEMA}}
 ANY: dict[str, tuple[str, dict[str, object]]] = {
     "chat": ("/chat/completions", CHAT),
     "chat, stopped": ("/chat/completions", {**CHAT, "stop": ["w1026"]}),
@@ -76,26 +59,14 @@ async def test_the_whole_answer_is_what_the_server_itself_gives(llama_url: str, 
     path, fields = ANY[name]
     body = {"model": "tiny", "temperature": 0, "seed": 7, **fields}
     for _ in range(2):  # the first one fills the prefix cache, which changes the last digits of a logprob
-        plain = await asyncio.to_thread(_direct, llama_url, path, body)
+        plain = await asyncio.to_thread(direct, llama_url, path, body)
     async with Scheduler([Backend(f"{llama_url}/v1")]) as scheduler, scheduler.http_async_client() as http:
         await http.get("/health")  # any answer tells what the server is
         answer = await http.post(path, json=body)
         first_token_s = scheduler.explain(answer.headers["x-request-id"]).first_token_s
         assert (first_token_s is not None) == (name in STREAMED)
         ours = answer.json()
-    assert _lasting(ours) == _lasting(plain)
-
-
-def _lasting(answer: dict[str, object]) -> dict[str, object]:
-    """What does not differ from one call to the next."""
-    left = json.loads(json.dumps(answer))
-    for unique in ("id", "created", "created_at", "completed_at", "timings"):
-        left.pop(unique, None)
-    for cached in ("prompt_tokens_details", "input_tokens_details"):
-        left["usage"].pop(cached, None)
-    for item in left.get("output", []):
-        item.pop("id")
-    return left
+    assert lasting(ours) == lasting(plain)
 
 
 async def test_a_stream_comes_in_pieces_without_the_usage_event_nobody_asked_for(llama_url: str) -> None:

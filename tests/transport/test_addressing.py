@@ -369,8 +369,29 @@ def test_what_is_proven_of_an_engine_is_streamed_from_it_alone(
     assert not addressing.address(call, Backend("http://other:1/v1")).streamed
 
 
-def test_answers_to_many_prompts_are_not_streamed_unasked(stack: ModuleType) -> None:
-    addressing = Addressing(stack)
-    addressing.learn(PLAIN.name, Head(200, [(b"Server", b"llama.cpp")]))
-    call = incoming({"model": "m", "prompt": ["a", "b"]}, path="/v1/completions")
+FINGERPRINT = {"system_fingerprint": "vllm-0.32.0-9056746f"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "streamed"),
+    [({"logprobs": True}, True), ({"n": 2}, True), ({"tools": []}, False), ({"echo": True}, False)],
+)
+def test_vllm_is_known_by_the_fingerprint_of_a_whole_answer(
+    stack: ModuleType, fields: dict[str, Any], streamed: bool
+) -> None:
+    addressing, call, head = Addressing(stack), incoming(ASK, **fields), Head(200, [(b"Server", b"uvicorn")])
+    addressing.learn(PLAIN.name, head)
+    addressing.learn(PLAIN.name, head, {"system_fingerprint": None})
     assert not addressing.address(call, PLAIN).streamed
+    addressing.learn(PLAIN.name, head, FINGERPRINT)
+    assert addressing.address(call, PLAIN).streamed == streamed
+
+
+def test_answers_to_many_prompts_are_streamed_from_vllm_alone(stack: ModuleType) -> None:
+    addressing = Addressing(stack)
+    call = incoming({"model": "m", "prompt": ["a", "b"]}, path="/v1/completions")
+    addressing.learn(PLAIN.name, Head(200, [(b"Server", b"llama.cpp")]))
+    assert not addressing.address(call, PLAIN).streamed
+    addressing.forget(PLAIN.name)
+    addressing.learn(PLAIN.name, Head(200, []), FINGERPRINT)
+    assert addressing.address(call, PLAIN).streamed

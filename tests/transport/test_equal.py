@@ -71,6 +71,8 @@ def answers(draw: st.DrawFn, index: int) -> tuple[dict[str, Any], list[dict[str,
         message["tool_calls"], cut = draw(calls())
         pieces += cut
         finish = "tool_calls"
+    if message["content"] == "" and any(message[name] for name in [*message][2:]):
+        message["content"] = None  # as vLLM answers whole what it streams with an empty first piece
     whole = {"index": index, "message": message, "finish_reason": finish}
     if probable:
         whole["logprobs"] = {"content": likely, "refusal": None} if likely else None

@@ -56,11 +56,14 @@ def cut_chats(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     role = {"role": "assistant"} if draw(st.booleans()) else {}  # some servers repeat it
     if draw(st.booleans()):
         message["refusal"] = None
+    cut = {name: draw(pieces(message[name])) for name in fields}
+    if message["content"] == "" and (message.get("reasoning_content") or message.get("reasoning")):
+        message["content"] = None  # as vLLM answers whole what it streams with an empty first piece
     return draw(
         finished(
             object_="chat.completion",
             said={"message": message},
-            deltas=[{"delta": {**role, n: p}} for n in fields for p in draw(pieces(message[n]))],
+            deltas=[{"delta": {**role, n: p}} for n in fields for p in cut[n]],
             first={"delta": {n: message[n] for n in ("role", "refusal") if n in message}},
             last={"delta": {}},
         )

@@ -1,7 +1,8 @@
 """One try at one backend, as a task on the caller's event loop."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from agentsched.engine.events import Failed, Finished, Progressed
 from agentsched.errors import UsageError
@@ -109,8 +110,8 @@ class Attempt:
     def delivered(self) -> bool:
         return self._call.delivered
 
-    def begin(self, head: Head) -> None:
-        self._driver.addressing.learn(self._backend.name, head)
+    def begin(self, head: Head, answer: Mapping[str, Any] | None = None) -> None:
+        self._driver.addressing.learn(self._backend.name, head, answer)
         self._call.begin(head, self._backend.name)
 
     def put(self, chunk: bytes) -> None:

@@ -243,7 +243,7 @@ class EventStream:
             content = dumps(whole)
             if whole.get("status") == "failed":
                 raise failed(head, whole, content)
-            self._sink.begin(head)
+            self._sink.begin(head, whole)
             self._sink.put(content)
         self._sink.finished(self.gist.counted())
 

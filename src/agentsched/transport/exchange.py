@@ -260,7 +260,7 @@ class Exchange:
             raise Broken(FailureKind.PROTOCOL, "a whole answer came where a stream was asked for")
         if not found:
             raise Broken(FailureKind.PROTOCOL, f"the answer has no {holds}")
-        self._sink.begin(head)
+        self._sink.begin(head, whole)
         self._sink.put(dumps(whole) if renamed(whole, self._outgoing.model_back) else content)
         self._sink.finished(counted(whole.get("usage")))
 

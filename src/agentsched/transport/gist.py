@@ -17,6 +17,9 @@ MAX_ANSWERS = 2**16
 _NOT_HEAD = frozenset(("choices", "usage"))
 _NOT_END = frozenset(("delta", "text", "index"))
 
+_INSTEAD = ("reasoning", "reasoning_content", "tool_calls", "refusal")
+"""With one of them, a message that says nothing has no content, where a stream begins with an empty one."""
+
 _GROWING = frozenset(("logprobs", "token_ids"))
 """Fields beside the message whose pieces are put one after the other."""
 
@@ -256,6 +259,8 @@ class ChoicesGist:
         ends = {"finish_reason": None, **answer.ends}
         if self._kind is not Kind.CHAT:
             return {"index": number, "text": "", **said, **ends}
+        if said["content"] == "" and any(said.get(name) for name in _INSTEAD):
+            said["content"] = None
         calls: Any = said.get("tool_calls")
         for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
             if isinstance(call, dict):

@@ -63,10 +63,10 @@ class Addressing:
         self._headers: dict[object, Any] = {}
         self._engines: dict[str, Engine | None] = {}
 
-    def learn(self, backend: str, head: Head) -> None:
-        """Note what a backend runs, as its first answer tells."""
-        if backend not in self._engines:
-            self._engines[backend] = engine_of(head)
+    def learn(self, backend: str, head: Head, answer: Mapping[str, Any] | None = None) -> None:
+        """Note what a backend runs, as its first answer tells, or its first whole one."""
+        if backend not in self._engines or (answer is not None and self._engines[backend] is None):
+            self._engines[backend] = engine_of(head, answer)
 
     def forget(self, backend: str) -> None:
         """Look again: after a failure something else may run there."""

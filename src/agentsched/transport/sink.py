@@ -1,6 +1,7 @@
 """Where an attempt puts what it receives."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from agentsched.model import Usage
 from agentsched.transport.head import Head
@@ -14,8 +15,12 @@ class Sink(Protocol):
         """Whether the caller may have seen a part of the answer."""
         ...
 
-    def begin(self, head: Head) -> None:
-        """The answer begins: what follows is for the caller."""
+    def begin(self, head: Head, answer: Mapping[str, Any] | None = None) -> None:
+        """The answer begins: what follows is for the caller.
+
+        Args:
+            answer: the whole of it, parsed, if it is there.
+        """
         ...
 
     def put(self, chunk: bytes) -> None:

@@ -1,7 +1,10 @@
 """Which calls may be streamed from the backend although their callers want one answer."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
+from agentsched.model.value import record
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 
@@ -10,6 +13,7 @@ class Engine(StrEnum):
     """Servers whose streams were compared with their whole answers, field by field."""
 
     LLAMA_CPP = "llama.cpp"
+    VLLM = "vllm"
 
 
 _PLAIN = frozenset(
@@ -19,14 +23,42 @@ _PLAIN = frozenset(
 )
 """Body fields under which any server's streamed answer holds all that a whole one does."""
 
-_PROVEN = {
-    Engine.LLAMA_CPP: _PLAIN | frozenset(("n", "response_format")),
-}
-"""The fields of engines whose streams were shown to put together to the same answer under further ones.
 
-Logprobs are not among them: llama.cpp leaves out tokens that bring no text of their own, such as special ones.
-Neither are tools: servers parse the calls of a stream and of a whole answer by different code.
+@record
+class _Proof:
+    """What an engine's streams were shown to put together to the same answer.
+
+    Attributes:
+        fields: of the body, under which they do.
+        prompts: whether they do where there are several prompts.
+    """
+
+    fields: frozenset[str]
+    prompts: bool
+
+
+_PROVEN = {
+    Engine.LLAMA_CPP: _Proof(_PLAIN | frozenset(("n", "response_format")), prompts=False),
+    Engine.VLLM: _Proof(
+        _PLAIN
+        | frozenset(
+            "n response_format structured_outputs logprobs top_logprobs return_tokens_as_token_ids return_token_ids "
+            "stop_token_ids include_stop_str_in_output skip_special_tokens spaces_between_special_tokens bad_words "
+            "allowed_token_ids length_penalty truncate_prompt_tokens include_reasoning add_generation_prompt "
+            "continue_final_message request_id service_tier".split()
+        ),
+        prompts=True,
+    ),
+}
+"""Shown by `tests/real`, with llama.cpp of 2026-10 and vLLM 0.32; fields that are null do not count.
+
+Not among them: llama.cpp's logprobs, which leave out tokens that bring no text of their own, such as special
+ones; tools anywhere, since servers parse the calls of a stream and of a whole answer by different code, which
+disagrees where a call is malformed or cut; and what vLLM refuses in a stream or answers otherwise
+(`prompt_logprobs`, `echo`, beam search).
 """
+
+_UNKNOWN = _Proof(_PLAIN, prompts=False)
 
 _RESPONSE = frozenset(
     "model input instructions max_output_tokens temperature top_p tools tool_choice parallel_tool_calls text "
@@ -44,19 +76,22 @@ def streamable(incoming: Incoming, engine: Engine | None) -> bool:
     """
     match incoming.kind:
         case Kind.CHAT | Kind.COMPLETION:
-            fields = _PROVEN[engine] if engine is not None else _PLAIN
-            return fields.issuperset(incoming.body) and (not incoming.several or _by_n(incoming, fields))
+            proof = _PROVEN[engine] if engine is not None else _UNKNOWN
+            if not proof.fields.issuperset(incoming.body):
+                return False
+            return not isinstance(incoming.body.get("prompt"), list) or proof.prompts or not incoming.several
         case Kind.RESPONSE:
             return _RESPONSE.issuperset(incoming.body)
         case _:
             return False
 
 
-def _by_n(incoming: Incoming, fields: frozenset[str]) -> bool:
-    """Whether several answers are to one prompt; those to many are counted in other ways when streamed."""
-    return "n" in fields and not isinstance(incoming.body.get("prompt"), list)
+def engine_of(head: Head, answer: Mapping[str, Any] | None = None) -> Engine | None:
+    """Return what an answer tells of its server; None where it tells nothing.
 
-
-def engine_of(head: Head) -> Engine | None:
-    """Return what an answer's head tells of its server; None where it tells nothing."""
+    Args:
+        answer: the whole answer, where there is one.
+    """
+    if answer is not None and str(answer.get("system_fingerprint")).startswith("vllm-"):
+        return Engine.VLLM
     return Engine.LLAMA_CPP if head.get(b"server") == b"llama.cpp" else None
