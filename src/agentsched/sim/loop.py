@@ -1,0 +1,156 @@
+"""The virtual shell: the production engine driven by a heap of events, without tasks and without a clock."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+from agentsched.engine import Engine
+from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.events import Cancelled, Event, ModelsListed, Progressed, Submitted, Woke
+from agentsched.model import Backend, Request
+from agentsched.policy import Policy
+from agentsched.sim.plan import Node
+from agentsched.sim.server import Server
+
+MAX_QUEUED = 10**9
+"""A simulated overload is to be seen, not turned away."""
+
+Act = Callable[[float], None]
+
+
+class Loop:
+    """Runs an engine in virtual time.
+
+    Args:
+        fleet: the backends and what serves there.
+        on_start: told of every attempt that starts: time, attempt, request, backend.
+        on_end: told of every request that ended.
+        journal: see `Engine`.
+    """
+
+    def __init__(
+        self,
+        fleet: Sequence[tuple[Backend, Server]],
+        *,
+        policy: Policy,
+        max_queued: int = MAX_QUEUED,
+        on_start: Callable[[float, Start], None] | None = None,
+        on_end: Callable[[float, Resolve], None] | None = None,
+        journal: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.engine = Engine(
+            [backend for backend, _ in fleet],
+            policy=policy,
+            max_queued=max_queued,
+            kept_stories=0,
+            journal=journal,
+        )
+        self.now = 0.0
+        self._on_start = on_start
+        self._on_end = on_end
+        self._rows = {backend.name: _Row(server, backend) for backend, server in fleet}
+        self._nodes: dict[str, Node] = {}
+        self._running: dict[int, _Row] = {}
+        self._heap: list[tuple[float, int, Act]] = []
+        self._pushed = 0
+        self._inbox: deque[Event] = deque()
+        self._deciding = False
+
+    def at(self, when: float, act: Act) -> None:
+        """Have something done at a time; of equal times, what was asked for first comes first."""
+        self._pushed += 1
+        heapq.heappush(self._heap, (when, self._pushed, act))
+
+    def submit(self, request: Request, node: Node) -> None:
+        """Make a call now."""
+        self._nodes[request.id] = node
+        self.feed(Submitted(at=self.now, request=request))
+
+    def cancel(self, request_id: str) -> None:
+        """Leave a call now; nothing happens if it has ended."""
+        if request_id in self._nodes:
+            self.feed(Cancelled(at=self.now, request_id=request_id))
+
+    def run(self, until: float = inf) -> None:
+        """Let everything happen that is due up to then."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.now, _, act = heapq.heappop(heap)
+            act(self.now)
+        if until < inf:
+            self.now = max(self.now, until)
+
+    def feed(self, event: Event) -> None:
+        """Let the engine handle an event, and do what it commands; what comes of that is handled next."""
+        self._inbox.append(event)
+        if self._deciding:
+            return
+        self._deciding = True
+        try:
+            while self._inbox:
+                for command in self.engine.handle(self._inbox.popleft()):
+                    self._obey(command)
+        finally:
+            self._deciding = False
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Start(attempt_id, request_id, backend):
+                row = self._running[attempt_id] = self._rows[backend]
+                if self._on_start is not None:
+                    self._on_start(self.now, command)
+                row.server.start(self.now, attempt_id, self._nodes[request_id])
+                self._arm(row)
+            case Abort(attempt_id):
+                row = self._running.pop(attempt_id)
+                row.server.abort(self.now, attempt_id)
+                self._arm(row)
+            case Resolve():
+                del self._nodes[command.request_id]
+                if self._on_end is not None:
+                    self._on_end(self.now, command)
+            case WakeAt(at):
+                self.at(at, self._woke)
+            case ListModels(backend):
+                models = self._rows[backend].backend.models
+                self._inbox.append(
+                    ModelsListed(at=self.now, backend=backend, models=tuple(models or ()) or None)
+                )
+
+    def _woke(self, now: float) -> None:
+        self.feed(Woke(at=now))
+
+    def _arm(self, row: "_Row") -> None:
+        """See to it that a server's news is fetched when there is some."""
+        due = row.server.next_at()
+        if due != row.due:
+            row.due = due
+            if due is not None:
+                self.at(max(due, self.now), lambda now: self._fetch(row, now, due))
+
+    def _fetch(self, row: "_Row", now: float, due: float) -> None:
+        if row.due != due:
+            return  # what was to come has changed since
+        row.due = None
+        for news in row.server.advance(now):
+            if self._running.get(news.attempt_id) is row:
+                if not isinstance(news, Progressed):
+                    del self._running[news.attempt_id]
+                self.feed(news)
+        self._arm(row)
+
+
+class _Row:
+    """A backend.
+
+    Attributes:
+        due: when its server's news is fetched next; None if it is not.
+    """
+
+    __slots__ = ("backend", "due", "server")
+
+    def __init__(self, server: Server, backend: Backend) -> None:
+        self.server = server
+        self.backend = backend
+        self.due: float | None = None

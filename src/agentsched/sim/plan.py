@@ -1,0 +1,65 @@
+"""What a run of a workflow is going to do: calls, their true lengths, and which wait for which."""
+
+from collections.abc import Sequence
+
+from agentsched.errors import UsageError
+from agentsched.model.value import value
+
+
+@value
+class Node:
+    """One call.
+
+    Attributes:
+        step: the workflow's name for it.
+        after: numbers of the plan's nodes that must have been answered before it is made.
+        input_tokens, output_tokens: true lengths.
+        max_tokens: the cap that the caller sets; None for none.
+        prompt_blocks, output_blocks: hashes of the prompt's and the answer's full blocks, for prefix caches:
+            see `Call`.
+        service_s: seconds it takes at a server that only counts time; None elsewhere.
+    """
+
+    step: str = "call"
+    model: str = "m"
+    after: tuple[int, ...] = ()
+    input_tokens: int = 1
+    output_tokens: int = 1
+    max_tokens: int | None = None
+    prompt_blocks: tuple[int, ...] = ()
+    output_blocks: tuple[int, ...] = ()
+    service_s: float | None = None
+
+
+@value
+class Plan:
+    """One query: what it will do.
+
+    Attributes:
+        nodes: each waits for earlier ones only.
+        slo_s: seconds after its arrival by which it wishes to be done; None for no wish.
+        timeout_s: seconds after which it is given up; None for never.
+    """
+
+    nodes: Sequence[Node]
+    workflow: str = "workflow"
+    tenant: str | None = None
+    priority: int = 0
+    slo_s: float | None = None
+    timeout_s: float | None = None
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that could never be carried out.
+
+    Raises:
+        UsageError: if it has no nodes, or one that waits for itself, a later one or none.
+    """
+    if not plan.nodes:
+        raise UsageError(f"a plan of {plan.workflow!r} has no nodes")
+    for number, node in enumerate(plan.nodes):
+        for earlier in node.after:
+            if not 0 <= earlier < number:
+                raise UsageError(
+                    f"node {number} of {plan.workflow!r} waits for node {earlier}; it can wait for earlier ones only"
+                )

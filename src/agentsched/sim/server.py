@@ -1,0 +1,117 @@
+"""A backend as the loop sees it: attempts go in, the engine's events come out, in virtual time."""
+
+import heapq
+from collections.abc import Callable
+from typing import Protocol
+
+from agentsched.engine.events import Failed, Finished, Progressed
+from agentsched.model import Failure, FailureKind, Usage
+from agentsched.sim.backend import BackendModel
+from agentsched.sim.calls import Call, Kind, Refusal
+from agentsched.sim.plan import Node
+from agentsched.sim.spec import BackendSpec
+
+REPORT_TOKENS = 200
+"""Output tokens between two reports of progress, as over the wire."""
+
+News = Progressed | Finished | Failed
+
+
+class Server(Protocol):
+    """Takes attempts. Everything depends on the times of `start` and `abort` alone."""
+
+    def start(self, now: float, attempt_id: int, node: Node) -> None:
+        """Take an attempt."""
+        ...
+
+    def abort(self, now: float, attempt_id: int) -> None:
+        """Drop one of which nothing more is to be heard."""
+        ...
+
+    def next_at(self) -> float | None:
+        """Return when there is news if nothing else happens; None for never."""
+        ...
+
+    def advance(self, now: float) -> list[News]:
+        """Return what happened up to now, in order."""
+        ...
+
+
+class BatchServer:
+    """An engine that batches continuously: see `BackendModel`."""
+
+    def __init__(self, spec: BackendSpec) -> None:
+        self.model = BackendModel(spec)
+        self._inputs: dict[int | str, int] = {}
+        self._refused: list[News] = []
+
+    def start(self, now: float, attempt_id: int, node: Node) -> None:
+        call = Call(
+            call_id=attempt_id,
+            prompt_tokens=node.input_tokens,
+            output_tokens=node.output_tokens,
+            prompt_blocks=node.prompt_blocks,
+            output_blocks=node.output_blocks,
+            report_every=REPORT_TOKENS,
+        )
+        refusal = self.model.submit(now, call)
+        if refusal is None:
+            self._inputs[attempt_id] = node.input_tokens
+        else:
+            kind = FailureKind.OVERLOADED if refusal is Refusal.QUEUE_FULL else FailureKind.INVALID
+            self._refused.append(Failed(at=now, attempt_id=attempt_id, failure=Failure(kind=kind)))
+
+    def abort(self, now: float, attempt_id: int) -> None:
+        if self._inputs.pop(attempt_id, None) is not None:
+            self.model.abort(now, attempt_id)
+
+    def next_at(self) -> float | None:
+        return self.model.now if self._refused else self.model.next_at()
+
+    def advance(self, now: float) -> list[News]:
+        news, self._refused = self._refused, []
+        for output in self.model.advance(now):
+            attempt_id = output.call_id
+            if not isinstance(attempt_id, int) or attempt_id not in self._inputs:
+                continue
+            if output.kind is Kind.FINISHED:
+                usage = Usage(self._inputs.pop(attempt_id), output.tokens, output.cached_tokens)
+                news.append(Finished(at=output.at, attempt_id=attempt_id, usage=usage))
+            elif output.kind is Kind.FIRST_TOKEN or output.kind is Kind.PROGRESS:
+                news.append(Progressed(at=output.at, attempt_id=attempt_id, output_tokens=output.tokens))
+        return news
+
+
+class TimedServer:
+    """A server that takes any number of attempts, each for the time that it is told: queueing theory's."""
+
+    def __init__(self, service_s: Callable[[Node], float] | None = None) -> None:
+        self._service_s = service_s if service_s is not None else _own_service_s
+        self._due: list[tuple[float, int, Node]] = []
+        self._aborted: set[int] = set()
+
+    def start(self, now: float, attempt_id: int, node: Node) -> None:
+        heapq.heappush(self._due, (now + self._service_s(node), attempt_id, node))
+
+    def abort(self, now: float, attempt_id: int) -> None:
+        self._aborted.add(attempt_id)
+
+    def next_at(self) -> float | None:
+        return self._due[0][0] if self._due else None
+
+    def advance(self, now: float) -> list[News]:
+        news: list[News] = []
+        due = self._due
+        while due and due[0][0] <= now:
+            at, attempt_id, node = heapq.heappop(due)
+            if attempt_id in self._aborted:
+                self._aborted.remove(attempt_id)
+            else:
+                usage = Usage(node.input_tokens, node.output_tokens)
+                news.append(Finished(at=at, attempt_id=attempt_id, usage=usage, learn=False))
+        return news
+
+
+def _own_service_s(node: Node) -> float:
+    assert node.service_s is not None, "a timed server is told how long a node takes"
+    return node.service_s
