@@ -71,4 +71,4 @@ def test_two_classes_the_urgent_first_without_preemption() -> None:
 
 def test_a_wrong_expectation_is_noticed() -> None:
     means = [fmean(waits(seed, load=0.6, service="exponential")[0]) for seed in range(RUNS)]
-    assert not within(means, 0.6 / 0.4 * 1.1)
+    assert not within(means, 0.6 / 0.4 * 1.3)
