@@ -113,6 +113,9 @@ def test_the_apps_name_of_a_model_stays_the_apps(stack: ModuleType) -> None:
         stream = await client.chat.completions.create(model="mine", messages=messages, stream=True)
         assert {chunk.model async for chunk in stream} == {"mine"}
         assert [model.id for model in (await client.models.list()).data] == ["mine"]
+        assert (await client.models.retrieve("mine")).id == "mine"
+        with pytest.raises(openai.NotFoundError, match="`fake-model` does not exist"):
+            await client.models.retrieve("fake-model")
 
     rig.clock.run(main())
     assert {row.body["model"] for row in rig.received} == {MODEL}

@@ -195,7 +195,7 @@ def test_a_snapshot_says_what_each_backend_serves() -> None:
         assert "fake-1 (any model)" in str(rig.scheduler.snapshot())
         await rig.say(model="one")
         assert [view.models for view in rig.scheduler.snapshot().backends] == [("one",), tuple("abcdefg")]
-        assert "fake-2 (a, b, c, d, e and 2 more): 0 of no limit" in str(rig.scheduler.snapshot())
+        assert "fake-2 (a, b, c, d, e and 2 more): 0 running" in str(rig.scheduler.snapshot())
 
     rig.run(main)
 

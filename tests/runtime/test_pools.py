@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentsched import Backend, Limits, Scheduler, UsageError
+from agentsched import Backend, BackendUnavailable, Limits, Scheduler, UsageError
 from agentsched.runtime.pools import KEPT_ALIVE, Pools, kept_alive, proxy_for
 from tests.doubles import ASK, MODEL, assert_quiet, outcome, said, settled, upstream
 
@@ -130,6 +130,66 @@ async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_caller(monkeypatch
 
 
 # -- transports and clients of one's own --------------------------------------------------------------
+
+
+async def test_an_upstream_client_adds_what_it_adds_to_all_requests(stack: ModuleType) -> None:
+    transport = upstream(stack, said("hi"))
+    client = stack.AsyncClient(
+        transport=transport,
+        headers={"x-corp": "1", "authorization": "Bearer gateway", "accept": "text/plain"},
+        cookies={"a": "b"},
+        params={"tenant": "acme"},
+    )
+    async with client, Scheduler([Backend(URL, models=[MODEL])], upstream=client) as scheduler:
+        await scheduler.openai().chat.completions.create(**ASK, extra_headers={"x-mine": "2"})
+    (request,) = transport.seen.requests
+    assert request.url.params["tenant"] == "acme"
+    sent = {
+        name: request.headers.get(name) for name in ("x-corp", "authorization", "cookie", "x-mine", "accept")
+    }
+    assert sent == {
+        "x-corp": "1",
+        "authorization": "Bearer gateway",
+        "cookie": "a=b",
+        "x-mine": "2",
+        "accept": "text/event-stream",
+    }
+
+
+def test_an_upstream_client_of_another_loop_is_an_error_of_the_caller(stack: ModuleType) -> None:
+    scheduler = Scheduler([Backend("http://127.0.0.1:9/v1", models=[MODEL])], upstream=stack.AsyncClient())
+    first = asyncio.run(outcome(scheduler.openai().chat.completions.create(**ASK)))
+    assert isinstance(first, BackendUnavailable)
+    for _ in range(2):
+        again = asyncio.run(outcome(scheduler.openai().chat.completions.create(**ASK)))
+        assert isinstance(again, UsageError)
+        assert f"upstream=lambda: {stack.__name__}.AsyncClient(...)" in str(again)
+        assert not again.sent
+    with pytest.raises(UsageError, match="upstream=lambda"):
+        scheduler.openai_sync().chat.completions.create(**ASK)
+    scheduler.close()
+
+
+def test_a_function_makes_an_upstream_client_per_loop_which_is_closed_with_it(stack: ModuleType) -> None:
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(stack.AsyncClient(transport=upstream(stack, said("hi"))))
+        return made[-1]
+
+    scheduler = Scheduler([Backend(URL, models=[MODEL])], upstream=make)
+    for _ in range(3):
+        answer = asyncio.run(outcome(scheduler.openai().chat.completions.create(**ASK)))
+        assert answer.choices[0].message.content == "hi"
+    assert scheduler.openai_sync().chat.completions.create(**ASK).choices[0].message.content == "hi"
+    assert len(made) == 4
+    scheduler.close()
+    assert all(client.is_closed for client in made)
+
+
+def test_a_function_that_makes_something_else_is_refused() -> None:
+    with pytest.raises(UsageError, match="or a function that makes one, not int"):
+        Scheduler([Backend(URL)], upstream=lambda: 1)
 
 
 async def test_an_upstream_client_sends_with_its_hooks_and_authentication(stack: ModuleType) -> None:

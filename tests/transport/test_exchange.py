@@ -732,3 +732,28 @@ def test_a_connection_that_cannot_be_closed_is_no_reason_to_fail(stack: ModuleTy
         assert sink.usage is not None
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        (
+            "ReadTimeout",
+            FailureKind.TIMEOUT,
+            "nothing came within 2 s, the read timeout of the caller's client",
+        ),
+        (
+            "ConnectTimeout",
+            FailureKind.REFUSED,
+            "no connection within 1 s, the connect timeout of the caller's client",
+        ),
+    ],
+)
+def test_a_timeout_says_whose_it_was_and_how_long(
+    stack: ModuleType, name: str, kind: FailureKind, says: str
+) -> None:
+    call = incoming(timeout={"connect": 1.0, "read": 2.0, "write": 3.0, "pool": 4.0})
+    ran = run(stack, Script(before=[getattr(stack, name)("")]), call)
+    assert ran.kind is kind
+    assert ran.ended is not None
+    assert ran.ended.failure.detail == says

@@ -23,7 +23,7 @@ CHAT, COMPLETION, MODELS, OPAQUE = Kind.CHAT, Kind.COMPLETION, Kind.MODELS, Kind
         ("POST", "/v1/completions", COMPLETION),
         ("GET", "/v1/models", MODELS),
         ("GET", "/v1/models?x=y", MODELS),
-        ("GET", "/v1/models/fake-model", OPAQUE),
+        ("GET", "/v1/models/fake-model", Kind.MODELS),
         ("POST", "/v1/models", OPAQUE),
         ("GET", "/v1/chat/completions", OPAQUE),
         ("POST", "/v1/embeddings", Kind.EMBEDDING),

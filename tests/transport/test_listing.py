@@ -9,7 +9,7 @@ import pytest
 from agentsched import Backend
 from agentsched.testing import FakeFleet, VirtualClock
 from agentsched.transport import listing
-from agentsched.transport.listing import CAP_S, MAX_MODELS, as_list, list_models
+from agentsched.transport.listing import CAP_S, MAX_MODELS, list_models, listed
 from agentsched.transport.refusal import Broken
 from tests.doubles import Answer, Script, upstream, whole
 
@@ -123,6 +123,21 @@ def test_a_huge_list_is_not_read_to_its_end(stack: ModuleType, monkeypatch: pyte
 
 
 def test_what_apps_are_shown_is_a_list_of_models() -> None:
-    shown = json.loads(as_list(["a", "b"]))
+    shown = json.loads(listed(["a", "b"], "/models")[1])
     assert shown["object"] == "list"
     assert [(model["id"], model["object"]) for model in shown["data"]] == [("a", "model"), ("b", "model")]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "found"),
+    [
+        ("/models/a", 200, "a"),
+        ("/models/org%2Fb", 200, "org/b"),
+        ("/models/org/b?x=1", 200, "org/b"),
+        ("/models/c", 404, None),
+    ],
+)
+def test_one_of_them_can_be_asked_for(path: str, status: int, found: str | None) -> None:
+    answered, content = listed(["a", "org/b"], path)
+    assert answered == status
+    assert json.loads(content).get("id") == found

@@ -24,7 +24,7 @@ def test_the_stack_is_read_off_the_transport(stack: ModuleType) -> None:
     "wrong", [None, "http://a", object(), httpx.HTTPTransport(), httpx2.HTTPTransport(), httpx2.Client()]
 )
 def test_anything_else_is_refused_by_name(wrong: object) -> None:
-    with pytest.raises(UsageError, match=f"httpx or httpx2, not {type(wrong).__name__}"):
+    with pytest.raises(UsageError, match=f"or a function that makes one, not {type(wrong).__name__}"):
         stack_of(wrong)
 
 

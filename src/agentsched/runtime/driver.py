@@ -28,6 +28,7 @@ from agentsched.transport.incoming import Incoming
 from agentsched.transport.listing import CAP_S
 from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
+from agentsched.transport.upstream import Upstream
 
 log = logging.getLogger("agentsched")
 
@@ -49,7 +50,7 @@ class Driver:
 
     Args:
         clock: monotonic seconds, the same on every loop.
-        upstream: an async transport of `stack` for all loops; None for a pool per loop.
+        upstream: where the loops get their transports from, of `stack`; None for pools of our own.
         limits: on attempts at backends that have none of their own.
     """
 
@@ -59,7 +60,7 @@ class Driver:
         *,
         clock: Callable[[], float],
         stack: Stack,
-        upstream: Any | None = None,
+        upstream: Upstream | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.engine = engine

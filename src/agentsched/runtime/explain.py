@@ -94,7 +94,7 @@ def explain(request_id: str, entries: Sequence[Entry], now: float) -> Explanatio
         outcome=outcome,
         backend=backend,
         attempts=attempts,
-        sdk_retry=int(str(entries[0].facts["sdk_retry"] or 0)),
+        sdk_retry=int(str(entries[0].facts.get("sdk_retry") or 0)),
         queue_s=queue_s,
         connect_s=connect_s,
         first_token_s=reading,

@@ -17,7 +17,7 @@ from agentsched.runtime.spool import Spool
 from agentsched.runtime.verdict import for_sdk, made_for_sdk
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind, read
-from agentsched.transport.listing import as_list
+from agentsched.transport.listing import listed
 from agentsched.transport.stack import Stack
 
 BEAT_S = 0.2
@@ -151,7 +151,7 @@ def async_transport_type(stack: Stack) -> type[Any]:
             try:
                 incoming = inbound.read(request, content)
                 if incoming.kind is Kind.MODELS:
-                    return _models(stack, await driver.list_all_models())
+                    return _models(stack, incoming, await driver.list_all_models())
                 call = driver.submit(incoming, inbound.describe(incoming))
             except AgentschedError as error:
                 raise made_for_sdk(error) from None
@@ -207,7 +207,7 @@ def sync_transport_type(stack: Stack) -> type[Any]:
             try:
                 incoming = inbound.read(request, content)
                 if incoming.kind is Kind.MODELS:
-                    return _models(stack, inbound.io.run(driver.list_all_models()))
+                    return _models(stack, incoming, inbound.io.run(driver.list_all_models()))
                 call = driver.submit(incoming, inbound.describe(incoming), inbound.io.loop)
             except AgentschedError as error:
                 raise made_for_sdk(error) from None
@@ -228,5 +228,6 @@ def _whole(stack: Stack, head: Head, content: bytes) -> Any:
     return stack.Response(head.status, headers=headers, content=content)
 
 
-def _models(stack: Stack, names: Sequence[str]) -> Any:
-    return stack.Response(200, headers={"content-type": "application/json"}, content=as_list(names))
+def _models(stack: Stack, incoming: Incoming, names: Sequence[str]) -> Any:
+    status, content = listed(names, incoming.path)
+    return stack.Response(status, headers={"content-type": "application/json"}, content=content)

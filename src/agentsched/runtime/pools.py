@@ -1,6 +1,6 @@
 """The connection pools to the backends: one per event loop, and one more for each proxy that the environment names."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -8,6 +8,7 @@ from urllib.request import getproxies, proxy_bypass
 from agentsched.errors import UsageError
 from agentsched.model import Backend
 from agentsched.transport.stack import Stack
+from agentsched.transport.upstream import Upstream
 
 KEPT_ALIVE = 256
 """Idle connections kept where not all backends are limited."""
@@ -23,30 +24,34 @@ class Pools:
     call must end its connection, whatever the server makes of a reset stream.
 
     Args:
-        upstream: the transport to use instead; it stays its owner's.
+        upstream: where the transport comes from instead.
         backends: the fleet, whose limits say how many idle connections are worth keeping.
     """
 
-    def __init__(self, stack: Stack, upstream: Any | None, backends: Iterable[Backend]) -> None:
+    def __init__(self, stack: Stack, upstream: Upstream | None, backends: Iterable[Backend]) -> None:
         self._stack = stack
         self._upstream = upstream
         self._kept = kept_alive(backends)
+        self._taken: Any = None
+        self._close: Callable[[], Awaitable[None]] | None = None
         self._by_proxy: dict[str | None, Any] = {}
         self._by_url: dict[str, Any] = {}
 
     @property
     def open(self) -> bool:
         """Whether there is anything to close."""
-        return bool(self._by_proxy)
+        return bool(self._by_proxy) or self._close is not None
 
     def to(self, base_url: str) -> Any:
         """Return the transport to a backend; call it on the loop.
 
         Raises:
-            UsageError: if the environment names a proxy that cannot be used.
+            UsageError: if the environment names a proxy that cannot be used, or the app's transport is of another loop.
         """
         if self._upstream is not None:
-            return self._upstream
+            if self._taken is None:
+                self._taken, self._close = self._upstream.take()
+            return self._taken
         transport = self._by_url.get(base_url)
         if transport is None:
             proxy = proxy_for(base_url)
@@ -69,8 +74,11 @@ class Pools:
         pools = list(self._by_proxy.values())
         self._by_proxy.clear()
         self._by_url.clear()
+        close, self._taken, self._close = self._close, None, None
         for pool in pools:
             await pool.aclose()
+        if close is not None:
+            await close()
 
 
 def kept_alive(backends: Iterable[Backend]) -> int:

@@ -27,7 +27,8 @@ from agentsched.runtime.scope import current_scope, step_name
 from agentsched.runtime.snapshot import Snapshot, snapshot
 from agentsched.runtime.wrap import wrap
 from agentsched.transport.incoming import Incoming
-from agentsched.transport.stack import Stack, checked_stack, stack_of, transport_of
+from agentsched.transport.stack import Stack, checked_stack
+from agentsched.transport.upstream import Upstream
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -55,9 +56,11 @@ class Scheduler:
     Args:
         backends: the fleet; at least one, each address once.
         policy: the scheduling method; `Policy.default()` if None.
-        upstream: an async transport, or an async client, of httpx or httpx2 through which backends are reached:
-            for tests, own TLS or authentication. It must be fit for every event loop that makes calls. None opens
-            a pool per event loop, which heeds the environment's proxies.
+        upstream: an async client or transport of httpx or httpx2 through which backends are reached, for own TLS,
+            headers or authentication, and for tests; its timeouts do not count, since the caller's do. One that
+            keeps connections serves a single event loop: with several (sync clients have their own), give a
+            function that makes one, such as ``lambda: httpx2.AsyncClient(...)``, called and closed per loop. None
+            opens a pool per event loop, which heeds the environment's proxies.
         clock: monotonic seconds; for virtual time. `time.monotonic` if None.
         max_queued: most calls that wait; one more raises `QueueFull`.
         max_body_bytes: largest request body taken.
@@ -93,7 +96,8 @@ class Scheduler:
                 f"clock must be a function that returns seconds, such as a VirtualClock, not {clock!r}"
             )
         checked_limits(limits, "Scheduler")
-        stack = checked_stack(None) if upstream is None else stack_of(upstream)
+        reached = None if upstream is None else Upstream(upstream)
+        stack = checked_stack(None) if reached is None else reached.stack
         policy = policy if policy is not None else Policy.default()
         engine = Engine(fleet, policy=policy, max_queued=max_queued)
         self._journal = None if journal is None else JournalFile(journal)
@@ -103,7 +107,7 @@ class Scheduler:
             engine,
             clock=clock if clock is not None else time.monotonic,
             stack=stack,
-            upstream=None if upstream is None else transport_of(stack, upstream),
+            upstream=reached,
             limits=limits,
         )
         self._io = IoThread()

@@ -70,12 +70,12 @@ class BackendView:
     decode_s_per_token: float | None
 
     def __str__(self) -> str:
-        limit = self.max_concurrency or "no limit"
+        limit = f" of {self.max_concurrency}" if self.max_concurrency is not None else ""
         failed = f", {self.failed} failed, last: {self.last_failure}" if self.failed else ""
         known = self.models or ()
         models = "any model" if self.models is None else ", ".join(known[:NAMED]) or "no model"
         more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-        load = f"{self.running} of {limit} running, {self.started} started"
+        load = f"{self.running}{limit} running, {self.started} started"
         return f"{self.name} ({models}{more}): {load}{failed}"
 
 
@@ -97,7 +97,8 @@ class Snapshot:
     calls: Sequence[Running]
 
     def __str__(self) -> str:
-        lines = [f"{self.queued} queued, {self.running} running, {self.queries} queries"]
+        queries = "1 query" if self.queries == 1 else f"{self.queries} queries"
+        lines = [f"{self.queued} queued, {self.running} running, {queries}"]
         lines += [str(backend) for backend in self.backends]
         lines += [f"waiting {call}" for call in self.waiting]
         lines += [f"running {call}" for call in self.calls]

@@ -122,7 +122,8 @@ class FakeBackend:
     def _poll(self, request: Request) -> Answer:
         known = request.path in CALLS or any(path == request.path for _, path in ENDPOINTS)
         self.polls[request.path if known else "elsewhere"] += 1
-        handler = ENDPOINTS.get((request.method, request.path))
+        path = "/v1/models" if request.path.startswith("/v1/models/") else request.path
+        handler = ENDPOINTS.get((request.method, path))
         if handler is not None:
             self._check_key(request)
             return handler(self, request)

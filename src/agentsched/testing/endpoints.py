@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from hashlib import shake_256
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from agentsched.sim.calls import Call, Refusal
 from agentsched.sim.kv import chain_blocks
@@ -46,8 +47,13 @@ def _load(backend: FakeBackend, request: wire.Request) -> Answer:
 def _models(backend: FakeBackend, request: wire.Request) -> Answer:
     limit = backend.spec.max_model_len
     common = {"object": "model", "created": 0, "owned_by": "vllm", "parent": None, "max_model_len": limit}
-    cards = [{"id": name, "root": name} | common for name in backend.models]
-    return json_answer({"object": "list", "data": cards})
+    cards = {name: {"id": name, "root": name} | common for name in backend.models}
+    name = unquote(request.path.removeprefix("/v1/models").strip("/"))
+    if not name:
+        return json_answer({"object": "list", "data": list(cards.values())})
+    if name not in cards:
+        raise ErrorReply(404, f"The model `{name}` does not exist.", param="model")
+    return json_answer(cards[name])
 
 
 def _metrics(backend: FakeBackend, request: wire.Request) -> Answer:

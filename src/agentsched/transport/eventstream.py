@@ -54,6 +54,7 @@ class EventStream:
     ) -> None:
         self._stack = stack
         self._model = incoming.model
+        self._timeouts = incoming.timeout
         self._outgoing = outgoing
         self._sink = sink
         self._head = head
@@ -126,7 +127,7 @@ class EventStream:
             except StopAsyncIteration:
                 return False
             except Exception as error:
-                raise raised(self._stack, error) from error
+                raise raised(self._stack, error, self._timeouts) from error
             if self._chunk(chunk):
                 return True
             if self._streaming and self._sink.full:

@@ -170,7 +170,7 @@ class Exchange:
             try:
                 response = await self._transport.handle_async_request(self._request())
             except Exception as error:  # whatever a transport raises before it has an answer, there is none
-                raise raised(self._stack, error) from error
+                raise raised(self._stack, error, self._incoming.timeout) from error
             chunks = aiter(response.stream)
             try:
                 head = Head(response.status_code, response.headers.raw)
@@ -230,7 +230,7 @@ class Exchange:
         try:
             return await read_body(chunks, limit)
         except Exception as error:
-            raise raised(self._stack, error) from error
+            raise raised(self._stack, error, self._incoming.timeout) from error
 
     async def _pass_through(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         """Hand on bytes that are not understood."""
@@ -241,7 +241,7 @@ class Exchange:
                 if self._sink.full:
                     await self._sink.room()
         except Exception as error:
-            raise raised(self._stack, error) from error
+            raise raised(self._stack, error, self._incoming.timeout) from error
         self._sink.finished(Usage())
 
     def _hand_over(self, head: Head, content: bytes | None) -> None:

@@ -37,8 +37,8 @@ class Kind(StrEnum):
 
     @property
     def rooted(self) -> bool:
-        """Whether every OpenAI-compatible server has that path below its API root."""
-        return self in _GENERATED
+        """Whether every server of language models has that path below its API root."""
+        return self is Kind.CHAT
 
 
 _TEXTS: Mapping[Kind, tuple[str, ...]] = {
@@ -196,7 +196,9 @@ def _below_root(raw_path: bytes) -> bytes:
 def _kind(method: str, path: str) -> Kind:
     if method == "POST" and path in _UNDERSTOOD:
         return Kind(path)
-    return Kind.MODELS if method == "GET" and path == Kind.MODELS else Kind.OPAQUE
+    if method == "GET" and (path == Kind.MODELS or path.startswith(Kind.MODELS + "/")):
+        return Kind.MODELS
+    return Kind.OPAQUE
 
 
 def _body(kind: Kind, method: str, headers: Headers, content: bytes) -> Mapping[str, Any]:

@@ -1,8 +1,9 @@
 """What a server says it serves: `GET /models`."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from agentsched.model import Backend, FailureKind
 from agentsched.transport.body import read_body
@@ -55,7 +56,25 @@ def _names(content: bytes) -> tuple[str, ...]:
     return names[:MAX_MODELS]
 
 
-def as_list(names: Iterable[str]) -> bytes:
-    """Return the body of `GET /models` for these names."""
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "agentsched"} for name in names]
-    return dumps({"object": "list", "data": data})
+def listed(names: Sequence[str], path: str) -> tuple[int, bytes]:
+    """Return status and body of `GET /models`, or of one of them.
+
+    Args:
+        path: below the API root.
+    """
+    name = unquote(path.partition("?")[0].removeprefix("/models").strip("/"))
+    if not name:
+        return 200, dumps({"object": "list", "data": [_card(each) for each in names]})
+    if name in names:
+        return 200, dumps(_card(name))
+    error = {
+        "message": f"The model `{name}` does not exist.",
+        "type": "NotFoundError",
+        "param": "model",
+        "code": 404,
+    }
+    return 404, dumps({"error": error})
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "agentsched"}

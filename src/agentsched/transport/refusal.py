@@ -1,6 +1,8 @@
 """What is no answer: an exception of the transport, an error status, an error inside an answer."""
 
+from collections.abc import Mapping
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, cast
 
 from agentsched.model import FailureKind
@@ -11,6 +13,16 @@ from agentsched.transport.stack import Stack
 
 _STATUS = {"rate_limit_exceeded": 429, "server_overloaded": 503, "invalid_prompt": 400}
 """HTTP statuses that codes of errors inside answers stand for."""
+
+
+_NONE: Mapping[str, float | None] = MappingProxyType({})
+_TIMEOUTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "connect": ("ConnectTimeout", "no connection"),
+        "read": ("ReadTimeout", "nothing came"),
+        "write": ("WriteTimeout", "nothing was taken"),
+    }
+)
 
 
 class Broken(Exception):
@@ -35,8 +47,17 @@ class Broken(Exception):
         self.retry_after_s = retry_after_s
 
 
-def raised(stack: Stack, error: Exception) -> Broken:
-    """An exception of the transport, of whatever type: the stack's own, or one that slipped through it."""
+def raised(stack: Stack, error: Exception, timeouts: Mapping[str, float | None] = _NONE) -> Broken:
+    """An exception of the transport, of whatever type: the stack's own, or one that slipped through it.
+
+    Args:
+        timeouts: of the caller's client, in seconds by kind.
+    """
+    for kind, (name, what) in _TIMEOUTS.items():
+        seconds = timeouts.get(kind)
+        if seconds is not None and isinstance(error, getattr(stack, name)):
+            why = f"{what} within {seconds:g} s, the {kind} timeout of the caller's client"
+            return Broken(_kind_of(stack, error), why)
     if isinstance(error, stack.LocalProtocolError) and str(error).startswith("Illegal header"):
         # its text quotes the header; what else is of that type is the connection's fault
         return Broken(FailureKind.UNSENDABLE, "a header's name or value is not allowed in HTTP")

@@ -4,7 +4,6 @@ import importlib
 import sys
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 from agentsched.errors import UsageError
 
@@ -47,23 +46,6 @@ def stack_of(upstream: object) -> Stack:
         if stack is not None and isinstance(upstream, (stack.AsyncBaseTransport, stack.AsyncClient)):
             return stack
     kind = type(upstream).__name__
-    raise UsageError(f"upstream must be an async transport or client of httpx or httpx2, not {kind}")
-
-
-def transport_of(stack: Stack, upstream: Any) -> Any:
-    """Return a transport as it is, and one that sends through a client, with its hooks and authentication."""
-    return _sending_type(stack)(upstream) if isinstance(upstream, stack.AsyncClient) else upstream
-
-
-@cache
-def _sending_type(stack: Stack) -> type[Any]:
-    class Sending(stack.AsyncBaseTransport):
-        """Sends through a client."""
-
-        def __init__(self, client: Any) -> None:
-            self._client = client
-
-        async def handle_async_request(self, request: Any) -> Any:
-            return await self._client.send(request, stream=True, follow_redirects=False)
-
-    return Sending
+    raise UsageError(
+        f"upstream must be an async transport or client of httpx or httpx2, or a function that makes one, not {kind}"
+    )
