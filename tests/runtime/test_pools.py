@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from agentsched import Backend, BackendUnavailable, Limits, Scheduler, UsageError
-from agentsched.runtime.pools import KEPT_ALIVE, Pools, kept_alive, proxy_for
-from tests.doubles import ASK, MODEL, assert_quiet, outcome, said, settled, upstream
+from agentsched.runtime.pools import KEPT_ALIVE, Pools, kept_alive
+from agentsched.runtime.proxies import proxy_for
+from tests.doubles import ASK, MODEL, assert_quiet, outcome, said, settled, upstream, whole
 
 URL = "http://b:1/v1"
 PROXIES = (
@@ -70,6 +71,14 @@ def test_one_pool_without_bound_over_http_1(stack: ModuleType) -> None:
         ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": ".corp"}, "http://gpu.corp/v1", None),
         ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "*"}, URL, None),
         ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "other"}, URL, "http://p:3128"),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "localhost, ::1"}, "http://[::1]:8000/v1", None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "[::1]:8000"}, "http://[::1]:8000/v1", None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "[::1]:8000"}, "http://[::1]:8001/v1", "http://p:3128"),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "*.corp"}, "http://gpu.corp/v1", None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "http://gpu"}, "http://gpu:8000/v1", None),
+        ({"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "http://gpu"}, "https://gpu/v1", "http://p:3128"),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "gpu:8000"}, "http://gpu:8000/v1", None),
+        ({"HTTP_PROXY": "http://p:3128", "NO_PROXY": "pu"}, "http://gpu:8000/v1", "http://p:3128"),
     ],
 )
 def test_the_environments_proxy(
@@ -119,12 +128,25 @@ async def test_a_proxy_answers_for_a_backend(stack: ModuleType, monkeypatch: pyt
     assert asked == [b"POST http://gpu.invalid/v1/chat/completions HTTP/1.1\r\n"]
 
 
-async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "gopher://p:70")
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "gopher://p:70",
+        "http://user:Tr0ub4dor/3@127.0.0.1:9",
+        "http://u:Tr0ub4dor#x@p:1",
+        "http://p:99999999",
+        "http://:1",
+    ],
+)
+async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
     async with Scheduler([Backend(URL, models=[MODEL])]) as scheduler:
         found = await outcome(scheduler.openai().chat.completions.create(**ASK))
         assert isinstance(found, UsageError)
-        assert "the proxy that the environment names cannot be used" in str(found)
+        assert "the proxy that the environment names" in str(found)
+        assert "Tr0ub4dor" not in str(found) + caplog.text
         assert not found.sent
         await assert_quiet(scheduler)
 
@@ -154,6 +176,31 @@ async def test_an_upstream_client_adds_what_it_adds_to_all_requests(stack: Modul
         "x-mine": "2",
         "accept": "text/event-stream",
     }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("answer", ["events", "whole"])
+async def test_an_upstream_clients_hook_may_read_the_answer(
+    stack: ModuleType, stream: bool, answer: str
+) -> None:
+    async def hook(response: Any) -> None:
+        await response.aread()
+
+    body = {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]
+    }
+    transport = upstream(stack, said("hi") if answer == "events" else whole(body))
+    client = stack.AsyncClient(transport=transport, event_hooks={"response": [hook]})
+    async with client, Scheduler([Backend(URL, models=[MODEL])], upstream=client) as scheduler:
+        client_of_app = scheduler.openai().chat.completions
+        if not stream:
+            answered = await client_of_app.create(**ASK)
+            assert answered.choices[0].message.content == "hi"
+        elif answer == "events":
+            chunks = [chunk async for chunk in await client_of_app.create(**ASK, stream=True)]
+            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hi"
+    await settled()
+    assert transport.seen.open == 0
 
 
 def test_an_upstream_client_of_another_loop_is_an_error_of_the_caller(stack: ModuleType) -> None:

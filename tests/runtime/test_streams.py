@@ -12,6 +12,7 @@ from agentsched.runtime.attempt import READER_S
 from agentsched.runtime.loops import GRACE_S
 from agentsched.runtime.spool import MAX_UNREAD_BYTES, Spool
 from agentsched.testing import VirtualClock, faults
+from agentsched.transport import stack as stacks
 from tests.doubles import (
     ASK,
     MODEL,
@@ -23,6 +24,7 @@ from tests.doubles import (
     delta,
     event,
     events,
+    outcome,
     settled,
     upstream,
 )
@@ -627,3 +629,47 @@ def test_a_reader_waits_for_the_writer() -> None:
         assert await spool.read() is None
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("while_reading", [False, True])
+def test_a_stream_that_another_task_closes_does_not_end_as_if_it_were_complete(
+    stack: ModuleType, while_reading: bool
+) -> None:
+    rig = Rig(1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(1_000, stream=True)
+        reading = aiter(stream.response.aiter_bytes())
+        await anext(reading)
+        if while_reading:
+            more = asyncio.ensure_future(outcome(anext(reading)))
+            await settled()
+        await stream.response.stream._stream.aclose()
+        await settled()
+        found = await (more if while_reading else outcome(anext(reading)))
+        while isinstance(found, bytes):
+            found = await outcome(anext(reading))
+        assert isinstance(found, stacks.default_stack().StreamClosed)
+        await stream.close()
+
+    rig.run(main)
+
+
+def test_two_tasks_cannot_read_one_stream(stack: ModuleType) -> None:
+    rig = Rig(1, stack=stack)
+
+    async def main() -> None:
+        stream = await rig.say(1_000, stream=True)
+        inner = stream.response.stream._stream
+        tasks = [asyncio.ensure_future(outcome(read_out(inner))) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert [task.done() for task in tasks] == [False, True]
+        assert "another task is reading this answer" in str(tasks[1].result())
+        tasks[0].cancel()
+        await stream.close()
+
+    async def read_out(inner: Any) -> None:
+        async for _ in inner:
+            pass
+
+    rig.run(main)

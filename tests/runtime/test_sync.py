@@ -426,3 +426,78 @@ def test_a_fork_with_work_in_flight(setup: str) -> None:
     child, parent = (line.split()[1:] for line in run.stdout.splitlines())
     assert (len(child), len(parent)) == (2, 3)
     assert not {one.rsplit("-", 1)[0] for one in child} & {one.rsplit("-", 1)[0] for one in parent}
+
+
+# -- after the end ------------------------------------------------------------------------------------
+
+
+def io_threads() -> int:
+    return sum(thread.name == "agentsched-io" for thread in threading.enumerate())
+
+
+def test_a_closed_scheduler_starts_no_thread_again(stack: ModuleType) -> None:
+    before = io_threads()
+    scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])], upstream=upstream(stack, said("hi")))
+    client = scheduler.openai_sync()
+    scheduler.close()
+    for ask in (lambda: client.chat.completions.create(**ASK), client.models.list):
+        with pytest.raises(SchedulerClosed):
+            ask()
+    assert io_threads() == before
+
+
+def test_a_forgotten_scheduler_leaves_no_thread_and_clients_outlive_their_scheduler(
+    stack: ModuleType,
+) -> None:
+    before = io_threads()
+    backends = [Backend("http://b:1/v1", models=[MODEL])]
+    client = Scheduler(backends, upstream=upstream(stack, said("hi"))).openai_sync()
+    for _ in range(2):
+        gc.collect()
+        assert client.chat.completions.create(**ASK).choices[0].message.content == "hi"
+    assert io_threads() == before + 1
+    del client
+    gc.collect()
+    until(lambda: io_threads() == before)
+
+
+def test_models_asked_for_while_it_closes(stack: ModuleType) -> None:
+    scheduler = Scheduler([Backend("http://b:1/v1")], upstream=upstream(stack, SLOW))
+    client = scheduler.openai_sync()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(client.models.list)
+        until(lambda: scheduler._driver._loops != {})
+        time.sleep(0.05)  # it is on its way over the wire, which has no end of its own
+        scheduler.close()
+        assert isinstance(asked.exception(SOON_S), SchedulerClosed)
+
+
+def test_a_sync_call_in_a_loop_waits_for_room_that_others_hold(stack: ModuleType) -> None:
+    """The blocked loop has a call as well, but at another backend."""
+    released = threading.Event()
+
+    async def release() -> None:
+        while not released.is_set():
+            await asyncio.sleep(0.001)
+
+    held = Script(before=[release], headers=said("hi").headers, pieces=said("hi").pieces)
+    backends = [Backend(f"http://{name}:1/v1", models=[name], max_concurrency=1) for name in ("a", "b")]
+    scheduler = Scheduler(backends, upstream=upstream(stack, held))
+
+    def ask(model: str) -> str:
+        answer = scheduler.openai_sync().chat.completions.create(**{**ASK, "model": model})
+        return str(answer.choices[0].message.content)
+
+    async def main() -> None:
+        ours = asyncio.create_task(scheduler.openai().chat.completions.create(**{**ASK, "model": "a"}))
+        other = pool.submit(ask, "b")
+        while scheduler.snapshot().running < 2:
+            await asyncio.sleep(0.001)
+        threading.Timer(0.4, released.set).start()  # later than the first looks at whether it waits in vain
+        assert ask("b") == "hi"
+        await ours
+        assert other.result(SOON_S) == "hi"
+
+    with ThreadPoolExecutor() as pool:
+        asyncio.run(main())
+    scheduler.close()

@@ -37,6 +37,7 @@ def test_whole_and_stream_say_the_same(fleet: FakeFleet, clock: VirtualClock, ca
     if cap is not None:
         assert whole.incomplete_details.reason == "max_output_tokens"
         assert whole.usage.output_tokens == cap
+        assert [item.status for item in (*whole.output, *streamed.output)] == ["incomplete", "incomplete"]
 
 
 def test_the_model_is_shown_the_same_as_in_a_chat(fleet: FakeFleet, clock: VirtualClock) -> None:
@@ -84,6 +85,9 @@ def test_a_tool_is_called_and_answered(clock: VirtualClock, stream: bool) -> Non
     [
         ({}, "input must be text"),
         ({"input": []}, "input must be text"),
+        ({"input": 3}, "input must be text"),
+        ({"input": {"a": 1}}, "input must be text"),
+        ({"input": ["text", 3]}, "input must be text"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens must be from 1"),
     ],
 )

@@ -757,3 +757,66 @@ def test_a_timeout_says_whose_it_was_and_how_long(
     assert ran.kind is kind
     assert ran.ended is not None
     assert ran.ended.failure.detail == says
+
+
+# -- what others send ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream; x=y", None])
+@pytest.mark.parametrize("asked", [STREAM, {}])
+def test_events_may_come_under_another_name(
+    stack: ModuleType, kind: str | None, asked: dict[str, Any]
+) -> None:
+    script = said("a", "b")
+    headers = [("content-type", kind)] if kind is not None else []
+    ran = run(stack, Script(headers=headers, pieces=script.pieces), incoming(**asked))
+    assert ran.ended is None
+    assert ran.sink.usage == Usage(3, 2, 0)
+
+
+@pytest.mark.parametrize("asked", [STREAM, {}])
+def test_a_text_after_the_finish_reason_belongs_to_an_answer_that_says_it_is_done(
+    stack: ModuleType, asked: dict[str, Any]
+) -> None:
+    ran = run(stack, events(delta("a"), delta(finish="stop"), delta("b")), incoming(**asked))
+    assert ran.ended is None
+    assert b"b" in ran.sink.content
+
+
+def test_done_without_any_finish_reason_is_no_end(stack: ModuleType) -> None:
+    ran = run(stack, events(delta("a"), delta("b")))
+    assert ran.kind is FailureKind.PROTOCOL
+    assert ran.ended is not None
+    assert ran.ended.partial_text == "ab"
+
+
+def test_an_answer_nested_too_deep_is_none(stack: ModuleType) -> None:
+    deep = b'data: {"choices":[{"index":0,"delta":{"content":"x","z":' + b"[" * 900 + b"]" * 900 + b"}}]}\n\n"
+    ran = run(stack, Script(headers=EVENTS_TYPE, pieces=[deep]))
+    assert ran.kind is FailureKind.PROTOCOL
+    assert ran.ended is not None
+    assert "nested too deep" in ran.ended.failure.detail
+
+
+def test_a_key_that_a_refusal_quotes_is_hidden_from_the_app(stack: ModuleType) -> None:
+    refusal = whole({"error": {"message": "Incorrect API key provided: sk-secret"}}, status=401)
+    ran = run(stack, refusal, incoming(), Backend("http://b:1/v1", api_key="sk-secret"))
+    assert ran.ended is not None
+    assert ran.ended.refusal is not None
+    assert b"provided: [key]" in ran.ended.refusal[1]
+
+
+def test_usage_that_comes_beside_choices_was_not_asked_for_by_us(stack: ModuleType) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    ran = run(stack, events(delta("a"), delta(finish="stop", usage=usage), counts()), incoming(**STREAM))
+    assert [payload.get("usage") for payload in ran.payloads[:-1]] == [None, usage]
+    assert ran.sink.usage == Usage(3, 2, 0)
+
+
+@pytest.mark.parametrize("status", [300, 304])
+def test_what_is_not_understood_is_handed_on_whatever_its_status(stack: ModuleType, status: int) -> None:
+    call = incoming(b"", method="GET", path="/v1/files/f")
+    ran = run(stack, Script(status=status, pieces=[b"x"]), call)
+    assert ran.ended is None
+    assert ran.sink.head is not None
+    assert ran.sink.head.status == status

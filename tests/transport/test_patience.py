@@ -35,6 +35,13 @@ def test_a_first_token_that_is_late(stack: ModuleType, answer: Script, fields: d
     assert ran.at == pytest.approx(10)
 
 
+def test_empty_pieces_are_no_first_token(stack: ModuleType) -> None:
+    script = events(delta(role="assistant"), delta(""), delta(""), 60.0)
+    ran = run(stack, script, limits=Limits(first_token_s=5.0))
+    assert ran.kind is FailureKind.TIMEOUT
+    assert ran.at == 5.0
+
+
 def test_an_early_first_token_ends_that_bound(stack: ModuleType) -> None:
     answer = events(9.0, delta("a"), 100.0, delta("b"), delta(finish="stop"), counts())
     assert run(stack, answer, limits=Limits(first_token_s=10)).ended is None

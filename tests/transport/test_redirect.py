@@ -29,22 +29,30 @@ def moved(stack: ModuleType, *places: Script, **options: object) -> Ran:
 
 @pytest.mark.parametrize("status", [307, 308])
 @pytest.mark.parametrize(
-    ("place", "url"),
+    ("place", "url", "with_key"),
     [
-        ("/v2/chat/completions", "http://b:1/v2/chat/completions"),
-        ("http://b:2/v1/chat/completions", "http://b:2/v1/chat/completions"),
-        ("https://b/v1/chat/completions", "https://b/v1/chat/completions"),
-        ("completions/", "http://b:1/v1/chat/completions/"),
+        ("/v2/chat/completions", "http://b:1/v2/chat/completions", True),
+        ("http://b:2/v1/chat/completions", "http://b:2/v1/chat/completions", False),
+        ("https://b/v1/chat/completions", "https://b/v1/chat/completions", False),
+        ("completions/", "http://b:1/v1/chat/completions/", True),
     ],
 )
-def test_the_call_follows_its_host(stack: ModuleType, status: int, place: str, url: str) -> None:
+def test_the_call_follows_its_host_and_the_key_its_port(
+    stack: ModuleType, status: int, place: str, url: str, with_key: bool
+) -> None:
     ran = moved(stack, to(place, status))
     assert ran.answer["choices"][0]["message"]["content"] == "hi"
     first, second = ran.seen.requests
     assert str(second.url) == url
     assert second.content == first.content
     assert second.headers["host"] == second.url.netloc.decode()
-    assert second.headers["authorization"] == "Bearer backend-key"
+    assert second.headers.get("authorization") == ("Bearer backend-key" if with_key else None)
+
+
+def test_the_key_goes_along_to_the_same_hosts_https(stack: ModuleType) -> None:
+    scripts = [to("https://b/v1/chat/completions"), said("hi")]
+    ran = run(stack, lambda _: scripts.pop(0), incoming(), Backend("http://b/v1", api_key="backend-key"))
+    assert ran.seen.requests[1].headers["authorization"] == "Bearer backend-key"
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,11 @@ class Driver:
         with self.lock:
             if call.over or call.running:
                 return False
-            return any(other.loop is blocked for other in self._calls.values()) or bool(
-                blocked in self._loops and self._loops[blocked].asking
-            )
+            row = self.engine.requests[call.request_id]
+            if not row.choice:
+                return blocked in self._loops and bool(self._loops[blocked].asking)
+            running = [a for name in row.choice for a in self.engine.backends[name].running.values()]
+            return bool(running) and all(self._calls[a.request_id].loop is blocked for a in running)
 
     def cancel(self, call: Call, reason: Reason = Reason.CALLER_LEFT) -> None:
         """End a call that nobody waits for; nothing happens if it has ended."""
@@ -204,6 +206,8 @@ class Driver:
         await asyncio.gather(*(self._inquiry.list(row, backend) for backend in unknown))
         with self.lock:
             served = self.engine.directory.served()
+        if self.engine.closed:
+            raise SchedulerClosed("the scheduler is closed")
         if not served:
             raise BackendUnavailable(
                 "no backend could list its models; the log says why", backend="", attempts=1

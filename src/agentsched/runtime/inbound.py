@@ -13,7 +13,6 @@ from agentsched.runtime.driver import Driver
 from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.loops import running_loop
 from agentsched.runtime.scope import heartbeat
-from agentsched.runtime.spool import Spool
 from agentsched.runtime.verdict import for_sdk, made_for_sdk
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind, read
@@ -92,16 +91,44 @@ async def _head(call: Call) -> Head:
 class Held:
     """The call whose answer a stream hands on, until the stream is left; one that is only dropped ends it as well."""
 
-    def __init__(self, stream: object, driver: Driver, call: Call) -> None:
+    def __init__(self, stack: Stack, stream: object, driver: Driver, call: Call) -> None:
+        self._stack = stack
         self._driver = driver
         self._call: Call | None = call
+        self._read_out = self._reading = False
         self._finalizer = weakref.finalize(stream, driver.drop, call)
         self._finalizer.atexit = False
 
-    @property
-    def spool(self) -> Spool | None:
-        """Its bytes; None once it was left."""
-        return self._call.spool if self._call is not None else None
+    async def read(self, *, all_there: bool = False) -> bytes | None:
+        """Return the next bytes, or all that are there; None at the end.
+
+        Raises:
+            StreamClosed: the stack's own, if it was left before, be it by another task under this one.
+            RuntimeError: if another task is waiting for them.
+        """
+        call = self._call
+        if call is None:
+            if self._read_out:
+                return None
+            raise self._stack.StreamClosed()
+        if self._reading:
+            raise RuntimeError("another task is reading this answer")
+        self._reading = True
+        try:
+            chunk = await (call.spool.read_all() if all_there else call.spool.read())
+        except BaseException as error:
+            closed = self._call is None and isinstance(error, AgentschedError)
+            self.leave()
+            del call  # it holds the error, whose traceback would hold it
+            if closed:
+                raise self._stack.StreamClosed() from None
+            raise
+        finally:
+            self._reading = False
+        if chunk is None:
+            self._read_out = True
+            self.leave()
+        return chunk
 
     def leave(self) -> None:
         """End the call, and hold it no longer: responses, and errors with their tracebacks, may live on."""
@@ -119,20 +146,14 @@ def async_transport_type(stack: Stack) -> type[Any]:
         """The bytes of one answer. Leaving it in any way frees the call's room."""
 
         def __init__(self, driver: Driver, call: Call) -> None:
-            self._held = Held(self, driver, call)
+            self._held = Held(stack, self, driver, call)
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             return self
 
         async def __anext__(self) -> bytes:
-            spool = self._held.spool
-            try:
-                chunk = await spool.read() if spool is not None else None
-            except BaseException:
-                self._held.leave()
-                raise
+            chunk = await self._held.read()
             if chunk is None:
-                self._held.leave()
                 raise StopAsyncIteration
             return chunk
 
@@ -180,14 +201,11 @@ def sync_transport_type(stack: Stack) -> type[Any]:
 
         def __init__(self, inbound: Inbound, call: Call) -> None:
             self._io = inbound.io
-            self._held = Held(self, inbound.driver, call)
+            self._held = Held(stack, self, inbound.driver, call)
 
         def __iter__(self) -> Iterator[bytes]:
             try:
-                while (spool := self._held.spool) is not None:
-                    chunk = self._io.run(spool.read_all())
-                    if chunk is None:
-                        break
+                while (chunk := self._io.run(self._held.read(all_there=True))) is not None:
                     yield chunk
             finally:
                 self._held.leave()

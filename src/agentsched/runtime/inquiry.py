@@ -64,6 +64,8 @@ class Inquiry:
                 raise
             self._cannot_list(name, error)
         except Exception as error:
+            if ours and row.asking.get(name) is not asked:
+                return  # it was taken back: somebody else asks
             self._cannot_list(name, error)
         except BaseException as error:
             self._listed(row, name, None, ours=ours)

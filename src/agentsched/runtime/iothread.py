@@ -3,8 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from agentsched.errors import SchedulerClosed
 from agentsched.runtime.fork import watch
 
 T = TypeVar("T")
@@ -20,6 +23,7 @@ class IoThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = False
         watch(self)
 
     def hold(self) -> None:
@@ -34,8 +38,14 @@ class IoThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Its loop; the thread is started if it is not running."""
+        """Its loop; the thread is started if it is not running.
+
+        Raises:
+            SchedulerClosed: after `stop`.
+        """
         with self._lock:
+            if self._stopped:
+                raise SchedulerClosed("the scheduler is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
@@ -49,19 +59,36 @@ class IoThread:
 
         Raises:
             TimeoutError: if it is not done in `within_s`.
+            SchedulerClosed: after `stop`, or if that comes meanwhile.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except SchedulerClosed:
+            work.close()
+            raise
         try:
             return future.result(within_s)
+        except CancelledError:
+            if not self._stopped:
+                raise
+            raise SchedulerClosed("the scheduler is closed") from None
         except BaseException:
             future.cancel()
             del future  # it holds the error, whose traceback would hold it
             raise
 
+    def forsake(self) -> None:
+        """Let the thread end: nobody is left who could use it. No lock is taken, since the collector calls this."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(loop.stop)
+
     def stop(self) -> None:
         """End the loop and wait for the thread, unless it is this one."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+            self._stopped = True
         if loop is None or thread is None:
             return
         try:

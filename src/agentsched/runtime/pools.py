@@ -2,11 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from agentsched.errors import UsageError
 from agentsched.model import Backend
+from agentsched.runtime.proxies import proxy_for
 from agentsched.transport.stack import Stack
 from agentsched.transport.upstream import Upstream
 
@@ -66,8 +65,12 @@ class Pools:
         )
         try:
             return self._stack.AsyncHTTPTransport(limits=limits, trust_env=True, proxy=proxy)
-        except (ValueError, ImportError) as error:
+        except ImportError as error:
             raise UsageError(f"the proxy that the environment names cannot be used: {error}") from None
+        except Exception:  # of whatever type: its text may quote the password
+            raise UsageError(
+                "the proxy that the environment names cannot be used: its scheme, host or port is none"
+            ) from None
 
     async def aclose(self) -> None:
         """Close them all; they open again if they are used again."""
@@ -86,13 +89,3 @@ def kept_alive(backends: Iterable[Backend]) -> int:
     limits = [backend.max_concurrency for backend in backends]
     known = sum(limit for limit in limits if limit is not None)
     return known if all(limits) else max(known, KEPT_ALIVE)
-
-
-def proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, ...) names for a URL."""
-    parts = urlsplit(url)
-    if proxy_bypass(parts.netloc):
-        return None
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return proxy if not proxy or "://" in proxy else f"http://{proxy}"

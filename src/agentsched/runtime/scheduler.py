@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -112,6 +113,7 @@ class Scheduler:
         )
         self._io = IoThread()
         self._inbound = Inbound(self._driver, self._request, max_body_bytes, self._io)
+        weakref.finalize(self._inbound, self._io.forsake).atexit = False  # clients may outlive us, not it
         self._ids = RequestIds()
 
     def __repr__(self) -> str:

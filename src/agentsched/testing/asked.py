@@ -103,10 +103,11 @@ def _completion_cells(body: Body) -> bytes:
 
 
 def _response_cells(body: Body) -> bytes:
-    messages = as_messages(body)
-    if not body.get("input"):
+    given: object = body.get("input")
+    items = as_list(given)
+    if not (given and (isinstance(given, str) or items)) or not all(isinstance(item, dict) for item in items):
         raise ErrorReply(400, "input must be text or a list of items, and not empty", param="input")
-    return render_chat(messages, generate=True)
+    return render_chat(as_messages(body), generate=True)
 
 
 _READ: Mapping[Generated, Callable[[Body], bytes]] = {

@@ -54,7 +54,8 @@ class ResponseShape:
     ) -> dict[str, Any]:
         """Take what the one answer says."""
         self._text, self._reason = text, reason
-        self._output = [self._message("completed"), *self._calls(calls)]
+        status = "incomplete" if reason == "length" else "completed"
+        self._output = [self._message(status), *self._calls(calls)]
         return {}
 
     def opening(self, index: int, extra: Extra) -> bytes | None:

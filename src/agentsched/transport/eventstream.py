@@ -179,7 +179,7 @@ class EventStream:
         if not data:
             return False
         if data.startswith(b"[DONE]"):
-            if not self.gist.finished:
+            if not self.gist.ended:
                 raise Broken(FailureKind.PROTOCOL, "[DONE] came before a finish reason")
             if self._streaming:
                 self._show(whole)
@@ -223,11 +223,12 @@ class EventStream:
     def _shown(self, whole: bytes, payload: dict[str, Any]) -> bytes | None:
         """Return the event as the caller shall see it: without the usage that we asked for, under the name it used."""
         if self._outgoing.hide_usage and "usage" in payload:
-            if payload["usage"] is not None and not payload.get("choices"):
-                return None
-            usage, shorter = payload.pop("usage"), whole.replace(_NO_USAGE, b"")
-            plain = usage is None and len(shorter) == len(whole) - len(_NO_USAGE)
-            whole = shorter if plain else encode(dumps(payload))
+            if payload["usage"] is None:
+                del payload["usage"]
+                shorter = whole.replace(_NO_USAGE, b"")
+                whole = shorter if len(shorter) == len(whole) - len(_NO_USAGE) else encode(dumps(payload))
+            elif not payload.get("choices"):
+                return None  # beside choices it comes without being asked for
         model = self._outgoing.model_back
         if model is None:
             return whole

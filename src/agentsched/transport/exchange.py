@@ -20,7 +20,7 @@ from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing, renamed
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import AnswerTooLong
-from agentsched.transport.redirect import MAX_REDIRECTS, redirected
+from agentsched.transport.redirect import MAX_REDIRECTS, REDIRECTS, redirected
 from agentsched.transport.refusal import Broken, encoded, failed, in_band, raised, refused
 from agentsched.transport.sink import Sink
 from agentsched.transport.sse import EventTooLong
@@ -116,6 +116,8 @@ class Exchange:
             return self._ended(broken)
         except (EventTooLong, AnswerTooLong) as error:
             return self._ended(Broken(FailureKind.PROTOCOL, str(error)))
+        except RecursionError:
+            return self._ended(Broken(FailureKind.PROTOCOL, "an answer that is nested too deep"))
         finally:
             self._task = None
             if self._patience is not None:
@@ -160,8 +162,11 @@ class Exchange:
 
     def _without_key(self, detail: str) -> str:
         """Return what may be logged of a backend's words: some quote the key that they refuse."""
-        key = self._outgoing.headers.get("authorization", "").removeprefix("Bearer ")
-        return detail.replace(key, "[key]") if key else detail
+        return self._hidden(detail.encode("utf-8", "replace")).decode()
+
+    def _hidden(self, content: bytes) -> bytes:
+        key = self._outgoing.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        return content.replace(key, b"[key]") if key else content
 
     # -- the question ---------------------------------------------------------------------------------
 
@@ -171,10 +176,13 @@ class Exchange:
                 response = await self._transport.handle_async_request(self._request())
             except Exception as error:  # whatever a transport raises before it has an answer, there is none
                 raise raised(self._stack, error, self._incoming.timeout) from error
-            chunks = aiter(response.stream)
+            head = Head(response.status_code, response.headers.raw)
+            if response.is_stream_consumed:  # a client's hook has read it, and decoded it
+                head, chunks = head.replaced(b"content-encoding"), _once(response.content)
+            else:
+                chunks = aiter(response.stream)
             try:
-                head = Head(response.status_code, response.headers.raw)
-                if not 300 <= head.status < 400:
+                if head.status not in REDIRECTS:
                     await self._answer(head, chunks)
                     return
                 self._outgoing = redirected(self._stack, self._outgoing, head)
@@ -203,7 +211,10 @@ class Exchange:
 
     async def _answer(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
         if not 200 <= head.status < 300:
-            content = await self._read(chunks, MAX_ERROR_BYTES) or b""
+            if head.status < 400 and not self._incoming.kind.understood:
+                await self._pass_through(head, chunks)
+                return
+            content = self._hidden(await self._read(chunks, MAX_ERROR_BYTES) or b"")
             raise refused(head, content, self._incoming.model, self._incoming.kind)
         if self._connecting.took_s > 0:
             self._sink.progressed(0, self._connecting.took_s)
@@ -211,7 +222,7 @@ class Exchange:
             await self._pass_through(head, chunks)
         elif encoded(head):
             raise Broken(FailureKind.PROTOCOL, "the answer came compressed, which was ruled out")
-        elif self._outgoing.streamed and b"event-stream" in head.get(b"content-type").lower():
+        elif self._outgoing.streamed and _may_be_events(head):
             self._events = EventStream(
                 self._stack,
                 self._incoming,
@@ -265,6 +276,14 @@ class Exchange:
         self._sink.finished(counted(whole.get("usage")))
 
 
+def _may_be_events(head: Head) -> bool:
+    """Whether what comes may be events; some servers and proxies do not say so."""
+    kind = head.get(b"content-type").lower()
+    return (
+        b"event-stream" in kind or kind.startswith((b"text/plain", b"application/octet-stream")) or not kind
+    )
+
+
 def _object(content: bytes) -> dict[str, Any]:
     try:
         found: Any = loads(content)
@@ -273,6 +292,10 @@ def _object(content: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Broken(FailureKind.PROTOCOL, "the answer is not an object")
     return found  # pyright: ignore[reportUnknownVariableType]
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 async def _close(what: Any) -> None:

@@ -29,6 +29,7 @@ class Gist(Protocol):
 
     Attributes:
         finished: whether all that began has ended, and something has.
+        ended: whether all that began has ended at some time; some servers say more after a finish reason.
         done: whether it may be the whole answer if nothing follows.
         settled: whether nothing that follows would belong to it.
         said: how many events said something.
@@ -40,6 +41,7 @@ class Gist(Protocol):
     """
 
     finished: bool
+    ended: bool
     done: bool
     settled: bool
     said: int
@@ -83,13 +85,13 @@ class _Answer:
         shape: the names of the fields of its latest piece; `extras` those that may hold what must be kept.
     """
 
-    __slots__ = ("ends", "extras", "index", "message", "over", "shape")
+    __slots__ = ("ended", "ends", "extras", "index", "message", "over", "shape")
 
     def __init__(self, index: Any, message: dict[str, Any]) -> None:
         self.index = index
         self.message = message
         self.ends: dict[str, Any] = {}
-        self.over = False
+        self.over = self.ended = False
         self.shape: tuple[str, ...] = ()
         self.extras: tuple[str, ...] = ()
 
@@ -115,7 +117,7 @@ class ChoicesGist:
         self._flowing: dict[Any, _Answer] = {}
         self._unfinished = 0
         self._steady = True
-        self.finished = self.done = self.settled = False
+        self.finished = self.ended = self.done = self.settled = False
         self.said = 0
         self.chars = 0
         self.pieces = 0
@@ -165,9 +167,10 @@ class ChoicesGist:
 
     def add(self, piece: str) -> None:
         self._latest.append(piece)
-        self.said += 1
-        self.chars += len(piece)
-        self.pieces += bool(piece)
+        if piece:
+            self.said += 1
+            self.pieces += 1
+            self.chars += len(piece)
 
     def _take_any(self, event: dict[str, Any]) -> None:
         self._shape = tuple(event)
@@ -186,6 +189,7 @@ class ChoicesGist:
                 if isinstance(choice, dict):
                     self._take_choice(cast("dict[str, Any]", choice))
             self.finished = not self._unfinished and bool(self._answers)
+            self.ended = self.finished or (self.ended and all(a.ended for a in self._answers.values()))
             self.done = self.finished and len(self._answers) >= self._wanted
             self.settled = self.done and self._steady
 
@@ -203,6 +207,7 @@ class ChoicesGist:
             self.said += 1
             self._steady = self._steady and not answer.over  # some send a finish reason with every event
         over = ends or (answer.over and not says)
+        answer.ended = answer.ended or ends
         self._unfinished += answer.over - over
         answer.over = over
         if self._whole:

@@ -1,6 +1,7 @@
 """Where a backend sends a call on to. Prompts and keys go to the host that the user named, and to no other."""
 
 from dataclasses import replace
+from typing import Any
 
 from agentsched.model import FailureKind
 from agentsched.transport.head import Head
@@ -9,6 +10,7 @@ from agentsched.transport.refusal import Broken
 from agentsched.transport.stack import Stack
 
 MAX_REDIRECTS = 5
+REDIRECTS = (301, 302, 303, 307, 308)
 
 _KEPT = (307, 308)
 """Statuses under which the method and the body stay."""
@@ -35,4 +37,10 @@ def redirected(stack: Stack, outgoing: Outgoing, head: Head) -> Outgoing:
         raise Broken(FailureKind.PROTOCOL, f"{told}, which is not followed: give base_url as it should be")
     headers = outgoing.headers.copy()
     headers["host"] = url.netloc.decode("ascii")
+    if _port(url) != _port(outgoing.url) and (_port(outgoing.url), _port(url)) != (80, 443):
+        headers.pop("authorization", None)  # something else listens there
     return replace(outgoing, url=url, headers=headers)
+
+
+def _port(url: Any) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)

@@ -49,5 +49,5 @@ def _reads_as_written(text: str) -> bool:
 def _piece_of(chunk: bytes) -> Any:
     try:
         return loads(chunk.removeprefix(b"data: "))["choices"][0]["delta"]["content"]
-    except (ValueError, KeyError):
+    except (ValueError, LookupError, TypeError):
         return None  # what changed was a name

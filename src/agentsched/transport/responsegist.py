@@ -15,7 +15,7 @@ class ResponseGist:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._response: dict[str, Any] | None = None
-        self.finished = self.done = self.settled = False
+        self.finished = self.ended = self.done = self.settled = False
         self.said = 0
         self.pieces = 0
         self.chars = 0
@@ -41,7 +41,7 @@ class ResponseGist:
                 self._text.append(delta)
         elif isinstance(kind, str) and kind in ENDS:
             response: Any = event.get("response")
-            self.finished = self.done = self.settled = True
+            self.finished = self.ended = self.done = self.settled = True
             self._response = cast("dict[str, Any]", response) if isinstance(response, dict) else {}
             usage: Any = self._response.get("usage")
             self.usage = cast("dict[str, Any]", usage) if isinstance(usage, dict) else None
