@@ -140,6 +140,19 @@ def test_a_piece_that_does_not_stand_as_it_reads_is_left_to_the_parser(text: str
     assert known.piece(framed(delta(text))) is None
 
 
+@pytest.mark.parametrize("other", [b"null", b"[]", b'{"choices":1}'])
+def test_an_event_that_names_its_choices_twice_is_learned_or_not_but_breaks_nothing(other: bytes) -> None:
+    chunk = b'data: {"\\u0063hoices":%b,"choices":[{"delta":{"content":"choices"}}]}\n\n' % other
+    assert learned((chunk, "choices")).piece(chunk) is None
+
+
+@pytest.mark.parametrize("piece", ['"', "\\", "\ud800", "?", ""])
+def test_any_piece_may_be_offered(piece: str) -> None:
+    chunk = framed(delta(piece.replace("\ud800", "?")))
+    known = learned((chunk, piece))
+    assert known.piece(framed(delta("y"))) in (None, "y")
+
+
 def test_shorter_than_what_repeats_is_no_event() -> None:
     chunk = b'data: {"choices":[{"delta":{"content":"aa"}}]}\n\n'
     known = learned((chunk, "aa"))

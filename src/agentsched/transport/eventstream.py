@@ -151,7 +151,8 @@ class EventStream:
             gist.add(piece)
             if self._streaming:
                 self._show(chunk)
-            self._report()
+            if gist.pieces >= self._report_at or gist.chars >= self._report_at * CHARS_PER_TOKEN:
+                self._report()
             if patience is not None:
                 patience.heard(said=True)
             return False

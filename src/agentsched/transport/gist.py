@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 from agentsched.model import Usage
 from agentsched.transport.incoming import Kind
 from agentsched.transport.pieces import LABELS, AnswerTooLong, Text, assembled, bound, grow, longer
-from agentsched.transport.usage import counted, written
+from agentsched.transport.usage import counted, estimated, written
 
 MAX_ANSWERS = 2**16
 """Answers to one call: prompts times `n`."""
@@ -41,7 +41,6 @@ class Gist(Protocol):
     """
 
     finished: bool
-    ended: bool
     done: bool
     settled: bool
     said: int
@@ -50,6 +49,8 @@ class Gist(Protocol):
     piece: str | None
     usage: dict[str, Any] | None
 
+    @property
+    def ended(self) -> bool: ...
     @property
     def text(self) -> str: ...
     @property
@@ -117,13 +118,17 @@ class ChoicesGist:
         self._flowing: dict[Any, _Answer] = {}
         self._unfinished = 0
         self._steady = True
-        self.finished = self.ended = self.done = self.settled = False
+        self.finished = self.done = self.settled = False
         self.said = 0
         self.chars = 0
         self.pieces = 0
         self.piece: str | None = None
         self.usage: dict[str, Any] | None = None
         self._latest = Text()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._answers) and all(answer.ended for answer in self._answers.values())
 
     @property
     def text(self) -> str:
@@ -189,7 +194,6 @@ class ChoicesGist:
                 if isinstance(choice, dict):
                     self._take_choice(cast("dict[str, Any]", choice))
             self.finished = not self._unfinished and bool(self._answers)
-            self.ended = self.finished or (self.ended and all(a.ended for a in self._answers.values()))
             self.done = self.finished and len(self._answers) >= self._wanted
             self.settled = self.done and self._steady
 
@@ -252,7 +256,7 @@ class ChoicesGist:
             grow(answer.message, name, piece)
 
     def counted(self) -> Usage:
-        return counted(self.usage, self.tokens)
+        return counted(self.usage, estimated(self.pieces, self.chars))
 
     def whole(self) -> dict[str, Any]:
         kind = "chat.completion" if self._kind is Kind.CHAT else "text_completion"

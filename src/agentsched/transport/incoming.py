@@ -129,7 +129,7 @@ class Incoming:
     @property
     def sdk_retry(self) -> int:
         """Which try of the SDK's own this is, as it says; 0 for the first."""
-        for name, count in self.headers:
+        for name, count in reversed(self.headers):  # it is among the last
             if name == _RETRY_COUNT:
                 return int(count) if count.isdigit() and len(count) < 10 else 0
         return 0

@@ -11,7 +11,7 @@ from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
-from agentsched.transport.streamable import Engine, engine_of, streamable
+from agentsched.transport.streamable import Engine, engine_by_fingerprint, engine_of, streamable
 
 _DROPPED = frozenset(
     (
@@ -65,8 +65,10 @@ class Addressing:
 
     def learn(self, backend: str, head: Head, answer: Mapping[str, Any] | None = None) -> None:
         """Note what a backend runs, as its first answer tells, or its first whole one."""
-        if backend not in self._engines or (answer is not None and self._engines[backend] is None):
-            self._engines[backend] = engine_of(head, answer)
+        if backend not in self._engines:
+            self._engines[backend] = engine_of(head)
+        if answer is not None and self._engines[backend] is None:
+            self._engines[backend] = engine_by_fingerprint(answer)
 
     def forget(self, backend: str) -> None:
         """Look again: after a failure something else may run there."""

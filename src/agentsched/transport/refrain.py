@@ -25,25 +25,22 @@ class Refrain:
             piece = chunk[len(before) : -len(after)].decode()
         except UnicodeDecodeError:
             return None
-        return piece if _reads_as_written(piece) and len(chunk) >= len(before) + len(after) else None
+        if not piece.isprintable() or '"' in piece or "\\" in piece or len(chunk) < len(before) + len(after):
+            return None  # it is not written as it reads, or none
+        return piece
 
     def learn(self, chunk: bytes, piece: str) -> None:
         """Take an event, alone in its chunk, that brought a piece of text and nothing else."""
-        if self._before is not None or not _reads_as_written(piece):
+        if self._before is not None:
             return
-        before, found, after = chunk.partition(b'"%b"' % piece.encode())
-        other = piece + "?"
-        if found and _piece_of(b'%b"%b"%b' % (before, other.encode(), after)) == other:  # it was that text
+        text = piece.encode("utf-8", "replace")
+        before, found, after = chunk.partition(b'"%b"' % text)
+        if found and _piece_of(b'%b"%b?"%b' % (before, text, after)) == piece + "?":  # it was that text
             self._before, self._after = before + b'"', b'"' + after
 
     def forget(self) -> None:
         """Know nothing again: something else came."""
         self._before = None
-
-
-def _reads_as_written(text: str) -> bool:
-    """Whether it stands in JSON as it is."""
-    return text.isprintable() and '"' not in text and "\\" not in text
 
 
 def _piece_of(chunk: bytes) -> Any:

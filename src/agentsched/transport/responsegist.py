@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from agentsched.model import Usage
-from agentsched.transport.usage import counted, written
+from agentsched.transport.usage import counted, estimated, written
 
 ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 """Types of the last event."""
@@ -15,12 +15,16 @@ class ResponseGist:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._response: dict[str, Any] | None = None
-        self.finished = self.ended = self.done = self.settled = False
+        self.finished = self.done = self.settled = False
         self.said = 0
         self.pieces = 0
         self.chars = 0
         self.piece: str | None = None
         self.usage: dict[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.finished
 
     @property
     def text(self) -> str:
@@ -41,7 +45,7 @@ class ResponseGist:
                 self._text.append(delta)
         elif isinstance(kind, str) and kind in ENDS:
             response: Any = event.get("response")
-            self.finished = self.ended = self.done = self.settled = True
+            self.finished = self.done = self.settled = True
             self._response = cast("dict[str, Any]", response) if isinstance(response, dict) else {}
             usage: Any = self._response.get("usage")
             self.usage = cast("dict[str, Any]", usage) if isinstance(usage, dict) else None
@@ -52,7 +56,7 @@ class ResponseGist:
         raise AssertionError("its events are numbered: none is like another")
 
     def counted(self) -> Usage:
-        return counted(self.usage, self.tokens)
+        return counted(self.usage, estimated(self.pieces, self.chars))
 
     def whole(self) -> dict[str, Any]:
         return self._response or {}

@@ -86,12 +86,12 @@ def streamable(incoming: Incoming, engine: Engine | None) -> bool:
             return False
 
 
-def engine_of(head: Head, answer: Mapping[str, Any] | None = None) -> Engine | None:
-    """Return what an answer tells of its server; None where it tells nothing.
-
-    Args:
-        answer: the whole answer, where there is one.
-    """
-    if answer is not None and str(answer.get("system_fingerprint")).startswith("vllm-"):
-        return Engine.VLLM
+def engine_of(head: Head) -> Engine | None:
+    """Return what the head of an answer tells of its server; None where it tells nothing."""
     return Engine.LLAMA_CPP if head.get(b"server") == b"llama.cpp" else None
+
+
+def engine_by_fingerprint(answer: Mapping[str, Any]) -> Engine | None:
+    """Return what a whole answer tells of its server; None where it tells nothing."""
+    fingerprint = answer.get("system_fingerprint")
+    return Engine.VLLM if isinstance(fingerprint, str) and fingerprint.startswith("vllm-") else None

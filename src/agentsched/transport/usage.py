@@ -17,28 +17,35 @@ def counted(usage: object, seen: int = 0) -> Usage:
     Args:
         seen: output tokens seen, where none are reported.
     """
-    details = _part(usage, "prompt_tokens_details") or _part(usage, "input_tokens_details")
+    if not isinstance(usage, dict):
+        return Usage(output_tokens=seen or None)
+    fields = cast("dict[str, Any]", usage)
+    details = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
+    written = first_count(fields, *_WRITTEN)
     return Usage(
-        input_tokens=first_count(usage, "prompt_tokens", "input_tokens"),
-        output_tokens=first_count(usage, *_WRITTEN) or seen or None,
-        cached_tokens=first_count(details, "cached_tokens") or 0,
+        input_tokens=first_count(fields, "prompt_tokens", "input_tokens"),
+        output_tokens=(seen if written is None else written) or None,
+        cached_tokens=first_count(details, "cached_tokens") or 0 if details else 0,
     )
 
 
 def written(usage: object, pieces: int, chars: int) -> int:
     """Return the output tokens so far: as reported, else estimated from the pieces and characters seen."""
     reported = first_count(usage, *_WRITTEN) if usage is not None else None
-    return reported if reported is not None else max(pieces, chars // CHARS_PER_TOKEN)
+    return reported if reported is not None else estimated(pieces, chars)
+
+
+def estimated(pieces: int, chars: int) -> int:
+    """Return about how many tokens a text has: a piece is one at least, and long ones are several."""
+    return max(pieces, chars // CHARS_PER_TOKEN)
 
 
 def first_count(usage: object, *names: str) -> int | None:
     """Return the first of these numbers that is there and can be; None where there is none."""
-    for name in names:
-        count = _part(usage, name)
-        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT:
-            return count
+    if isinstance(usage, dict):
+        fields = cast("dict[str, Any]", usage)
+        for name in names:
+            count = fields.get(name)
+            if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT:
+                return count
     return None
-
-
-def _part(usage: object, name: str) -> Any:
-    return cast("dict[str, Any]", usage).get(name) if isinstance(usage, dict) else None
