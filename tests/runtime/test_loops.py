@@ -242,6 +242,27 @@ def test_a_timer_of_one_loop_serves_the_others(stack: ModuleType, threads: Calla
     assert isinstance(running.result(SOON_S), SchedulerClosed)
 
 
+def test_cells_of_a_notebook_share_one_loop_that_stands_still_between_them(stack: ModuleType) -> None:
+    """A task of one cell goes on in the next, as does a stream; nothing is lost while the loop stands still."""
+    slow = Script(before=[0.05], headers=QUICK.headers, pieces=QUICK.pieces)
+    scheduler, seen = shared(stack, slow, QUICK, limit=2)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        begun = loop.create_task(ask(scheduler))
+        stream = loop.run_until_complete(ask(scheduler, stream=True))
+        time.sleep(0.1)  # the user reads, and no cell runs
+
+        async def read() -> str:
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        assert loop.run_until_complete(read()) == "done"
+        assert scheduler.openai_sync().chat.completions.create(**ASK).choices[0].message.content == "done"
+        assert loop.run_until_complete(begun).choices[0].message.content == "done"
+        loop.run_until_complete(scheduler.aclose())
+    assert seen.open == 0
+    assert_idle(scheduler)
+
+
 # -- a loop that closes under its calls ---------------------------------------------------------------
 
 
