@@ -10,8 +10,8 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from agentsched import Backend, BackendUnavailable, Scheduler
-from agentsched.testing import FakeBackend, FakeFleet, FakeRequest, Reply, faults
-from tests.doubles import ASK, MODEL, Rig, upstream, whole
+from agentsched.testing import FakeBackend, FakeFleet, FakeRequest, Reply, VirtualClock, faults
+from tests.doubles import ASK, MODEL, Rig, Script, upstream, whole
 
 TEXT = "Ünïcode 😀 and more"
 
@@ -300,3 +300,19 @@ def test_langchain_is_scheduled_when_it_is_async() -> None:
 
     rig.run(main)
     assert len(rig.received) == 2
+
+
+def test_the_answer_to_a_head_keeps_its_length(stack: ModuleType) -> None:
+    script = Script(headers=[("content-length", "1234"), ("x-a", "b")])
+    clock, transport = VirtualClock(), upstream(stack, script)
+    scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])], upstream=transport, clock=clock)
+
+    async def main() -> None:
+        answer = await scheduler.http_async_client().head("/files/f")
+        assert (answer.status_code, answer.headers["content-length"], answer.headers["x-a"]) == (
+            200,
+            "1234",
+            "b",
+        )
+
+    clock.run(main())

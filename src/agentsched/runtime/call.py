@@ -88,6 +88,6 @@ class Call:
             lower = name.lower()
             if lower == b"x-request-id":
                 kept.append((b"x-backend-request-id", value))
-            elif lower not in _HOP_BY_HOP:
+            elif lower not in _HOP_BY_HOP or (lower == b"content-length" and self.incoming.method == "HEAD"):
                 kept.append((name, value))
         return [*kept, *ours]

@@ -242,7 +242,9 @@ def sync_transport_type(stack: Stack) -> type[Any]:
 
 
 def _whole(stack: Stack, head: Head, content: bytes) -> Any:
-    headers = [*head.headers, (b"content-length", b"%d" % len(content))]
+    headers = [*head.headers]
+    if not head.get(b"content-length"):  # which the answer to a HEAD has
+        headers.append((b"content-length", b"%d" % len(content)))
     return stack.Response(head.status, headers=headers, content=content)
 
 
