@@ -14,6 +14,7 @@ class Node:
         step: the workflow's name for it.
         after: numbers of the plan's nodes that must have been answered before it is made.
         input_tokens, output_tokens: true lengths.
+        estimated_tokens: what the library makes of the prompt's length from its text; the true one if None.
         max_tokens: the cap that the caller sets; None for none.
         prompt_blocks, output_blocks: hashes of the prompt's and the answer's full blocks, for prefix caches:
             see `Call`.
@@ -25,6 +26,7 @@ class Node:
     after: tuple[int, ...] = ()
     input_tokens: int = 1
     output_tokens: int = 1
+    estimated_tokens: int | None = None
     max_tokens: int | None = None
     prompt_blocks: tuple[int, ...] = ()
     output_blocks: tuple[int, ...] = ()

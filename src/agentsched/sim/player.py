@@ -112,7 +112,7 @@ class Player:
         request = Request(
             id=f"{query.id}.{number}",
             model=node.model,
-            input_tokens=node.input_tokens,
+            input_tokens=node.input_tokens if node.estimated_tokens is None else node.estimated_tokens,
             max_tokens=node.max_tokens,
             query=query.id,
             workflow=query.workflow,

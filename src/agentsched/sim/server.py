@@ -82,6 +82,40 @@ class BatchServer:
         return news
 
 
+class FailingServer:
+    """A server some of whose attempts fail at once.
+
+    Args:
+        inner: serves the others.
+        failure_of: from the number of an attempt here, counted from 1, to how it fails; None if it does not.
+    """
+
+    def __init__(self, inner: Server, failure_of: Callable[[int], FailureKind | None]) -> None:
+        self._inner = inner
+        self._failure_of = failure_of
+        self._started = 0
+        self._failed: list[Failed] = []
+
+    def start(self, now: float, attempt_id: int, node: Node) -> None:
+        self._started += 1
+        kind = self._failure_of(self._started)
+        if kind is None:
+            self._inner.start(now, attempt_id, node)
+        else:
+            self._failed.append(Failed(at=now, attempt_id=attempt_id, failure=Failure(kind=kind)))
+
+    def abort(self, now: float, attempt_id: int) -> None:
+        self._failed = [failed for failed in self._failed if failed.attempt_id != attempt_id]
+        self._inner.abort(now, attempt_id)
+
+    def next_at(self) -> float | None:
+        return self._failed[0].at if self._failed else self._inner.next_at()
+
+    def advance(self, now: float) -> list[News]:
+        failed, self._failed = self._failed, []
+        return [*failed, *self._inner.advance(now)]
+
+
 class TimedServer:
     """A server that takes any number of attempts, each for the time that it is told: queueing theory's."""
 
