@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentsched.sim import gpus
+from agentsched.sim import engines, gpus
 from agentsched.sim.kv import BlockPool, chain_blocks
 
 
@@ -75,3 +75,35 @@ def test_hetero1_is_two_a100_an_a6000_and_an_l40s() -> None:
 def test_the_report_has_a_line_per_card() -> None:
     lines = gpus.report().splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(gpus.STAGE_TIMES)
+
+
+def test_all_fleets() -> None:
+    sizes = {name: len(gpus.fleet(name)) for name in gpus.FLEETS}
+    assert sizes == {"hetero1": 4, "hetero2": 4, "homo": 4, "pair": 2, "tight": 4, "fleet64": 64}
+    assert list(gpus.fleet("hetero2")) == ["a100-1", "a100-2", "a6000-1", "a6000-2"]
+    assert list(gpus.fleet("pair")) == ["h100", "a6000"]
+
+
+def test_in_a_tight_fleet_memory_is_short_long_before_seats() -> None:
+    for spec in gpus.fleet("tight").values():
+        prompt, output = gpus.STAGES["generate_candidate"]
+        together = spec.kv_blocks * spec.block_tokens // (prompt + output)
+        assert together == 2 < spec.max_num_seqs
+
+
+@pytest.mark.parametrize("engine", engines.STEPS_MS)
+def test_engines_are_as_fast_as_measured(engine: str) -> None:
+    assert max(map(abs, engines.fit(engine).residuals)) < 0.15
+
+
+def test_one_engine_is_nearly_flat_in_the_batch_and_the_other_about_proportional() -> None:
+    grown = {
+        name: engines.fit(name).speed.step(16) / engines.fit(name).speed.step(1) for name in engines.STEPS_MS
+    }
+    assert all(grown[name] < 2.1 for name in grown if name.startswith("vllm"))
+    assert all(grown[name] > 8 for name in grown if name.startswith("llama.cpp"))
+
+
+def test_the_engines_report_has_a_line_each() -> None:
+    assert [line[:17].strip() for line in engines.report().splitlines()[1:]] == list(engines.STEPS_MS)
+    assert engines.backend("vllm tiny").max_num_seqs == 16

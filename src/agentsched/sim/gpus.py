@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
 
+from agentsched.sim.fitting import fit_ones
 from agentsched.sim.spec import BackendSpec
 from agentsched.sim.speed import Speed
 
@@ -55,10 +55,24 @@ KV_BYTES_PER_TOKEN = 80 * 8 * 128 * 2 * 0.5
 CHUNK_TOKENS = 2048
 MIN_ENTRY_S = 0.0005
 
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card of a fleet, and what share of its KV memory is there; the rest is somebody else's."""
+
+    gpu: str
+    kv_share: float = 1.0
+
+
 FLEETS = {
-    "hetero1": ("A100", "A100", "A6000", "L40S"),
+    "hetero1": (Card("A100"), Card("A100"), Card("A6000"), Card("L40S")),
+    "hetero2": (Card("A100"), Card("A100"), Card("A6000"), Card("A6000")),
+    "homo": (Card("A100"),) * 4,
+    "pair": (Card("H100"), Card("A6000")),
+    "tight": (Card("A100", 0.7), Card("A100", 0.7), Card("A6000", 0.2), Card("L40S", 0.2)),
+    "fleet64": (Card("H100"),) * 16 + (Card("A100"),) * 16 + (Card("A6000"),) * 16 + (Card("L40S"),) * 16,
 }
-"""GPUs of each fleet; a further one is a further line."""
+"""Cards of each fleet; a further one is a further line. In `tight`, memory for two long prompts each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,42 +91,10 @@ def fit(gpu: str) -> Fit:
         (prompt / time, (output + math.ceil(prompt / CHUNK_TOKENS) - 1) / time, 1.0 / time)
         for (prompt, output), time in zip(STAGES.values(), times, strict=True)
     ]
-    prefill_s, step_s, entry_s = _fit_ones(rows)
+    prefill_s, step_s, entry_s = fit_ones(rows)
     speed = Speed(prefill_s=prefill_s, step_s=step_s, entry_s=max(entry_s, MIN_ENTRY_S))
     alone = [speed.alone_s(prompt, output, chunk_tokens=CHUNK_TOKENS) for prompt, output in STAGES.values()]
     return Fit(speed=speed, residuals=tuple(a / t - 1.0 for a, t in zip(alone, times, strict=True)))
-
-
-def _fit_ones(rows: list[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the non-negative weights whose products with the rows come closest to 1, in least squares.
-
-    With three columns the best choice of those that stay above zero is simply tried out.
-    """
-    width = len(rows[0])
-    best, least = (0.0,) * width, math.inf
-    for columns in [c for size in range(1, width + 1) for c in combinations(range(width), size)]:
-        part = _least_squares([[row[c] for c in columns] for row in rows])
-        weights = dict(zip(columns, part, strict=True))
-        error = sum((sum(row[c] * w for c, w in weights.items()) - 1.0) ** 2 for row in rows)
-        if min(part) >= 0.0 and error < least:
-            best, least = tuple(weights.get(c, 0.0) for c in range(width)), error
-    return best
-
-
-def _least_squares(rows: list[list[float]]) -> list[float]:
-    """Solve the normal equations of `rows * x = 1` by elimination."""
-    width = range(len(rows[0]))
-    system = [
-        [sum(row[i] * row[j] for row in rows) for j in width] + [sum(row[i] for row in rows)] for i in width
-    ]
-    for i in width:
-        pivot = system[i][i]
-        system[i] = [value / pivot for value in system[i]]
-        for j in width:
-            if j != i:
-                factor = system[j][i]
-                system[j] = [a - factor * b for a, b in zip(system[j], system[i], strict=True)]
-    return [line[-1] for line in system]
 
 
 def kv_tokens(gpu: str) -> int:
@@ -120,21 +102,23 @@ def kv_tokens(gpu: str) -> int:
     return int((CARD_GB[gpu] * 1e9 * USABLE - WEIGHTS_BYTES) / KV_BYTES_PER_TOKEN)
 
 
-def backend(gpu: str) -> BackendSpec:
+def backend(gpu: str, kv_share: float = 1.0) -> BackendSpec:
     """Return an engine with the limits of vLLM and the speed and memory of one card."""
     return BackendSpec(
         speed=fit(gpu).speed,
         max_num_batched_tokens=CHUNK_TOKENS,
-        kv_blocks=kv_tokens(gpu) // 16,
+        kv_blocks=int(kv_tokens(gpu) * kv_share) // 16,
         block_tokens=16,
     )
 
 
 def fleet(name: str) -> dict[str, BackendSpec]:
     """Return the engines of a fleet by name: the GPU's, numbered where there are several."""
-    gpus = FLEETS[name]
+    cards = FLEETS[name]
+    gpus = [card.gpu for card in cards]
     names = [f"{gpu}-{gpus[:i].count(gpu) + 1}" if gpus.count(gpu) > 1 else gpu for i, gpu in enumerate(gpus)]
-    return {label.lower(): backend(gpu) for label, gpu in zip(names, gpus, strict=True)}
+    specs = [backend(card.gpu, card.kv_share) for card in cards]
+    return {label.lower(): spec for label, spec in zip(names, specs, strict=True)}
 
 
 def report() -> str:
