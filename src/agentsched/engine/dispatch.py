@@ -31,11 +31,8 @@ def look(
 ) -> Next:
     """Find the best-ranked call that some backend has room for; within a lane none overtakes its head."""
     found = Next()
-    open_ = {name: backend for name, backend in backends.items() if backend.has_slot}
-    if not open_:
-        return found
     for choice, lane in queue.lanes.items():
-        with_slot = [open_[name] for name in choice if name in open_]
+        with_slot = [backend for name in choice if (backend := backends[name]).has_slot]
         if not with_slot:
             continue
         key, request_id = lane.head()
@@ -44,6 +41,9 @@ def look(
         row = requests[request_id]
         fitting: list[BackendRow] = []
         for backend in with_slot:
+            if backend.rpm is None and backend.tpm is None:
+                fitting.append(backend)
+                continue
             at = backend.fits_at(now, row.tokens_wanted)
             if at <= now:
                 fitting.append(backend)

@@ -4,8 +4,9 @@ What belongs here: the rules by which requests wait, start, fail over and end. W
 (policy), estimates (predict), bytes (transport), time and tasks (the shells). Nothing here iterates a set.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isnan
+from types import MappingProxyType
 
 from agentsched.engine.check import check
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
@@ -37,6 +38,8 @@ from agentsched.predict import MeanLengths
 MAX_QUEUED = 100_000
 KEPT_STORIES = 1_000
 
+_UNPRICED: Mapping[str, float] = MappingProxyType({})
+
 MAX_ORPHANED = 3
 """How often a call whose task is cancelled under it goes back to the same backend."""
 
@@ -47,6 +50,7 @@ class Engine:
     Args:
         backends: at least one; names and addresses are unique.
         max_queued: most calls that wait; one more is rejected.
+        kept_stories: how many ended requests' stories are kept; none is told at all if 0.
         journal: called with every event before it is handled; replaying the events on a new engine with the
             same arguments gives the same commands.
 
@@ -116,9 +120,11 @@ class Engine:
             case Closed():
                 self._close()
         self._expire()
-        if self._dispatchable or self.now >= self._blocked_until:
+        if not self.queue:
+            self._blocked_until = inf
+        elif self._dispatchable or self.now >= self._blocked_until:
             self._dispatch()
-        if isinstance(event, Submitted):
+        if len(self.queue) > self.max_queued and isinstance(event, Submitted):
             self._bound_queue(event.request.id)
         self._arm()
         return self.commands
@@ -141,18 +147,9 @@ class Engine:
         rank = self._rank(job)
         row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
-        facts = {
-            "model": request.model,
-            "workflow": request.workflow,
-            "step": request.step,
-            "input_tokens": request.input_tokens,
-            "expected_output_tokens": job.output_tokens,
-            "priority": request.priority,
-            "rank": rank,
-            "sdk_retry": request.sdk_retry or None,
-        }
-        self.stories.begin(request.id, self.now, "submitted", facts)
-        query = self.queries.of(request.query)
+        if self.stories.told:
+            self.stories.begin(request.id, self.now, "submitted", _facts(request, job, rank))
+        query = self.queries.of(request.query) if request.query is not None else None
         if query is not None:
             query.calls += 1
         if self.closed:
@@ -284,11 +281,14 @@ class Engine:
             if found.row is None:
                 self._blocked_until = found.blocked_until
                 break
-            backend, prices = place(self.policy, found.row.job, found.fitting, self.backends)
+            if len(found.fitting) == 1 and not self.stories.told:
+                backend, prices = found.fitting[0], _UNPRICED
+            else:
+                backend, prices = place(self.policy, found.row.job, found.fitting, self.backends)
             self._start(found.row, backend, prices)
         self._dispatchable = False  # only now: a policy may raise
 
-    def _start(self, row: RequestRow, backend: BackendRow, prices: dict[str, float]) -> None:
+    def _start(self, row: RequestRow, backend: BackendRow, prices: Mapping[str, float]) -> None:
         self.queue.remove(row.choice, row.key)
         self._attempt_id += 1
         attempt = backend.admit(self.now, self._attempt_id, row)
@@ -322,12 +322,13 @@ class Engine:
         request = row.request
         del self.requests[request.id]
         self._deadlines.trim(self.requests)
-        query = self.queries.of(request.query)
+        query = self.queries.of(request.query) if request.query is not None else None
         if query is not None and not row.attempts:
             query.calls -= 1
-        if reason is not None:
-            facts["reason"] = str(reason)
-        self.stories.end(request.id, self.now, str(outcome), facts)
+        if self.stories.told:
+            if reason is not None:
+                facts["reason"] = str(reason)
+            self.stories.end(request.id, self.now, str(outcome), facts)
         self.commands.append(
             Resolve(
                 request_id=request.id,
@@ -391,7 +392,22 @@ class Engine:
         )
 
     def _note(self, request_id: str, what: str, **facts: object) -> None:
-        self.stories.note(request_id, self.now, what, facts)
+        if self.stories.told:
+            self.stories.note(request_id, self.now, what, facts)
+
+
+def _facts(request: Request, job: Job, rank: float) -> Mapping[str, object]:
+    """What a story begins with."""
+    return {
+        "model": request.model,
+        "workflow": request.workflow,
+        "step": request.step,
+        "input_tokens": request.input_tokens,
+        "expected_output_tokens": job.output_tokens,
+        "priority": request.priority,
+        "rank": rank,
+        "sdk_retry": request.sdk_retry or None,
+    }
 
 
 def _history(request: Request) -> tuple[str | None, str | None, str | None]:

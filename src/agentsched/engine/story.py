@@ -36,9 +36,14 @@ _Line = tuple[float, str, Mapping[str, object]]
 
 
 class Stories:
-    """Stories of all live requests and of the `keep` that ended last."""
+    """Stories of all live requests and of the `keep` that ended last.
+
+    Attributes:
+        told: whether there are any; where nobody keeps them, none need be told.
+    """
 
     def __init__(self, keep: int) -> None:
+        self.told = keep > 0
         self._keep = keep
         self._live: dict[str, list[_Line]] = {}
         self._ended: OrderedDict[str, list[_Line]] = OrderedDict()
