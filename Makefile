@@ -36,6 +36,7 @@ demo: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks.micro.engine
 	$(BIN)/python -m benchmarks.micro.import_time
+	-$(BIN)/python -m benchmarks.micro.loop
 	$(BIN)/python -m benchmarks.micro.overhead
 
 # it names packages for pictures and sound as well, whose builds do not fit a torch for CPUs

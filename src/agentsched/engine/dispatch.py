@@ -1,4 +1,4 @@
-"""Which waiting call is next, and what each backend that has room would cost it."""
+"""How calls are ranked, which waiting one is next, and what each backend that has room would cost it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from math import inf, isnan
 
 from agentsched.engine.queue import Queue
 from agentsched.engine.rows import BackendRow, RequestRow
+from agentsched.errors import UsageError
 from agentsched.model import Job
 from agentsched.policy import Policy
 from agentsched.predict.speed import PRIOR_DECODE_S, PRIOR_PREFILL_S
@@ -24,6 +25,21 @@ class Next:
     row: RequestRow | None = None
     fitting: Sequence[BackendRow] = ()
     blocked_until: float = inf
+
+
+def rank_of(policy: Policy, job: Job) -> float:
+    """Return the policy's rank.
+
+    Raises:
+        UsageError: if the policy has none.
+    """
+    try:
+        rank = float(policy.rank(job))
+    except Exception as error:
+        raise UsageError(f"Policy.rank {policy.rank!r} failed for {job}: {error!r}") from error
+    if isnan(rank):
+        raise UsageError(f"Policy.rank {policy.rank!r} returned NaN for {job}")
+    return rank
 
 
 def look(

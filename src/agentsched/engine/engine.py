@@ -5,14 +5,15 @@ What belongs here: the rules by which requests wait, start, fail over and end. W
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, isnan
+from math import inf
 from types import MappingProxyType
+from typing import Any
 
 from agentsched.engine.check import check
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.deadlines import Deadlines
 from agentsched.engine.directory import Directory
-from agentsched.engine.dispatch import look, place
+from agentsched.engine.dispatch import look, place, rank_of
 from agentsched.engine.events import (
     Cancelled,
     Closed,
@@ -29,8 +30,8 @@ from agentsched.engine.events import (
 from agentsched.engine.queries import Queries
 from agentsched.engine.queue import Queue
 from agentsched.engine.rows import AttemptRow, BackendRow, RequestRow, fleet_rows
-from agentsched.engine.story import Entry, Stories
-from agentsched.errors import InvariantBroken, UsageError
+from agentsched.engine.story import Entry, Stories, facts_of
+from agentsched.errors import InvariantBroken
 from agentsched.model import Backend, FailureKind, Job, Outcome, Reason, Request
 from agentsched.policy import Policy
 from agentsched.predict import MeanLengths
@@ -88,6 +89,18 @@ class Engine:
         self._arrivals = 0
         self._attempt_id = 0
         self.commands: list[Command] = []
+        self._on: Mapping[type[Any], Callable[[Any], None]] = {
+            Submitted: self._submitted,
+            Progressed: self._progressed,
+            Finished: self._finished,
+            Failed: self._failed,
+            Cancelled: self._cancelled,
+            QueryOpened: self._query_opened,
+            QueryClosed: self._query_closed,
+            ModelsListed: self._models_listed,
+            Woke: self._woke,
+            Closed: self._close,
+        }
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event and return the commands it leads to, in order.
@@ -98,27 +111,7 @@ class Engine:
             self.journal(event)
         self.now = max(self.now, event.at)
         self.commands = []
-        match event:
-            case Submitted():
-                self._submitted(event.request)
-            case Progressed():
-                self._progressed(event)
-            case Finished():
-                self._finished(event)
-            case Failed():
-                self._failed(event)
-            case Cancelled():
-                self._cancelled(event)
-            case QueryOpened():
-                self.queries.open(event.query)
-            case QueryClosed():
-                self.queries.close(event.query_id)
-            case ModelsListed():
-                self._models_listed(event)
-            case Woke():
-                self.wake_at = inf
-            case Closed():
-                self._close()
+        self._on[type(event)](event)
         self._expire()
         if not self.queue:
             self._blocked_until = inf
@@ -139,16 +132,17 @@ class Engine:
 
     # -- events ---------------------------------------------------------------------------------------
 
-    def _submitted(self, request: Request) -> None:
+    def _submitted(self, event: Submitted) -> None:
+        request = event.request
         if request.id in self.requests:
             raise InvariantBroken(f"request {request.id} was submitted twice", request_id=request.id)
         job = self._job(request)
         self._arrivals += 1
-        rank = self._rank(job)
+        rank = rank_of(self.policy, job)
         row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
         if self.stories.told:
-            self.stories.begin(request.id, self.now, "submitted", _facts(request, job, rank))
+            self.stories.begin(request.id, self.now, "submitted", facts_of(request, job, rank))
         query = self.queries.of(request.query) if request.query is not None else None
         if query is not None:
             query.calls += 1
@@ -245,7 +239,16 @@ class Engine:
                 self.queue.remove(row.choice, key)
                 self._enqueue(row, note=False)
 
-    def _close(self) -> None:
+    def _query_opened(self, event: QueryOpened) -> None:
+        self.queries.open(event.query)
+
+    def _query_closed(self, event: QueryClosed) -> None:
+        self.queries.close(event.query_id)
+
+    def _woke(self, _: Woke) -> None:
+        self.wake_at = inf
+
+    def _close(self, _: Closed) -> None:
         self.closed = True
         for row in list(self.requests.values()):
             self._stop(row)
@@ -368,15 +371,6 @@ class Engine:
             self.wake_at = wanted
             self.commands.append(WakeAt(wanted))
 
-    def _rank(self, job: Job) -> float:
-        try:
-            rank = float(self.policy.rank(job))
-        except Exception as error:
-            raise UsageError(f"Policy.rank {self.policy.rank!r} failed for {job}: {error!r}") from error
-        if isnan(rank):
-            raise UsageError(f"Policy.rank {self.policy.rank!r} returned NaN for {job}")
-        return rank
-
     def _job(self, request: Request) -> Job:
         return Job(
             model=request.model,
@@ -394,20 +388,6 @@ class Engine:
     def _note(self, request_id: str, what: str, **facts: object) -> None:
         if self.stories.told:
             self.stories.note(request_id, self.now, what, facts)
-
-
-def _facts(request: Request, job: Job, rank: float) -> Mapping[str, object]:
-    """What a story begins with."""
-    return {
-        "model": request.model,
-        "workflow": request.workflow,
-        "step": request.step,
-        "input_tokens": request.input_tokens,
-        "expected_output_tokens": job.output_tokens,
-        "priority": request.priority,
-        "rank": rank,
-        "sdk_retry": request.sdk_retry or None,
-    }
 
 
 def _history(request: Request) -> tuple[str | None, str | None, str | None]:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import cast
 
+from agentsched.model import Job, Request
 from agentsched.model.value import record
 
 
@@ -68,6 +69,20 @@ class Stories:
         """Return the story; empty if the request is unknown or forgotten."""
         lines = self._live.get(request_id) or self._ended.get(request_id) or ()
         return tuple(Entry(*line) for line in lines)
+
+
+def facts_of(request: Request, job: Job, rank: float) -> Mapping[str, object]:
+    """What a story begins with."""
+    return {
+        "model": request.model,
+        "workflow": request.workflow,
+        "step": request.step,
+        "input_tokens": request.input_tokens,
+        "expected_output_tokens": job.output_tokens,
+        "priority": request.priority,
+        "rank": rank,
+        "sdk_retry": request.sdk_retry or None,
+    }
 
 
 def _short(fact: object) -> str:

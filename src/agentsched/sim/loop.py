@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 from agentsched.engine import Engine
@@ -49,7 +50,7 @@ class Loop:
         self.now = 0.0
         self._on_start = on_start
         self._on_end = on_end
-        self._rows = {backend.name: _Row(server, backend) for backend, server in fleet}
+        self._rows = {backend.name: _Row(server, backend, self._fetch) for backend, server in fleet}
         self._nodes: dict[str, Node] = {}
         self._running: dict[int, _Row] = {}
         self._heap: list[tuple[float, int, Act]] = []
@@ -83,11 +84,13 @@ class Loop:
 
     def feed(self, event: Event) -> None:
         """Let the engine handle an event, and do what it commands; what comes of that is handled next."""
-        self._inbox.append(event)
         if self._deciding:
+            self._inbox.append(event)
             return
         self._deciding = True
         try:
+            for command in self.engine.handle(event):
+                self._obey(command)
             while self._inbox:
                 for command in self.engine.handle(self._inbox.popleft()):
                     self._obey(command)
@@ -96,27 +99,25 @@ class Loop:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Start(attempt_id, request_id, backend):
-                row = self._running[attempt_id] = self._rows[backend]
+            case Start():
+                row = self._running[command.attempt_id] = self._rows[command.backend]
                 if self._on_start is not None:
                     self._on_start(self.now, command)
-                row.server.start(self.now, attempt_id, self._nodes[request_id])
-                self._arm(row)
-            case Abort(attempt_id):
-                row = self._running.pop(attempt_id)
-                row.server.abort(self.now, attempt_id)
+                row.server.start(self.now, command.attempt_id, self._nodes[command.request_id])
                 self._arm(row)
             case Resolve():
                 del self._nodes[command.request_id]
                 if self._on_end is not None:
                     self._on_end(self.now, command)
-            case WakeAt(at):
-                self.at(at, self._woke)
-            case ListModels(backend):
-                models = self._rows[backend].backend.models
-                self._inbox.append(
-                    ModelsListed(at=self.now, backend=backend, models=tuple(models or ()) or None)
-                )
+            case Abort():
+                row = self._running.pop(command.attempt_id)
+                row.server.abort(self.now, command.attempt_id)
+                self._arm(row)
+            case WakeAt():
+                self.at(command.at, self._woke)
+            case ListModels():
+                models = tuple(self._rows[command.backend].backend.models or ()) or None
+                self._inbox.append(ModelsListed(at=self.now, backend=command.backend, models=models))
 
     def _woke(self, now: float) -> None:
         self.feed(Woke(at=now))
@@ -127,16 +128,17 @@ class Loop:
         if due != row.due:
             row.due = due
             if due is not None:
-                self.at(max(due, self.now), lambda now: self._fetch(row, now, due))
+                self.at(max(due, self.now), row.fetch)
 
-    def _fetch(self, row: "_Row", now: float, due: float) -> None:
-        if row.due != due:
+    def _fetch(self, row: "_Row", now: float) -> None:
+        if row.due is None or row.due > now:
             return  # what was to come has changed since
         row.due = None
+        running = self._running
         for news in row.server.advance(now):
-            if self._running.get(news.attempt_id) is row:
+            if running.get(news.attempt_id) is row:
                 if not isinstance(news, Progressed):
-                    del self._running[news.attempt_id]
+                    del running[news.attempt_id]
                 self.feed(news)
         self._arm(row)
 
@@ -146,11 +148,13 @@ class _Row:
 
     Attributes:
         due: when its server's news is fetched next; None if it is not.
+        fetch: fetches it.
     """
 
-    __slots__ = ("backend", "due", "server")
+    __slots__ = ("backend", "due", "fetch", "server")
 
-    def __init__(self, server: Server, backend: Backend) -> None:
+    def __init__(self, server: Server, backend: Backend, fetch: Callable[["_Row", float], None]) -> None:
         self.server = server
         self.backend = backend
         self.due: float | None = None
+        self.fetch = partial(fetch, self)
