@@ -153,6 +153,8 @@ class DecodeBatch:
 
     def growth(self, start: int, stop: int) -> int:
         """Return the KV blocks to be added by the steps with numbers `start` up to, not including, `stop`."""
+        if stop - start == 1:
+            return self._residues[start % self.block_tokens]
         rounds, rest = divmod(stop - start, self.block_tokens)
         extra = sum(self._residues[(start + step) % self.block_tokens] for step in range(rest))
         return rounds * len(self.members) + extra

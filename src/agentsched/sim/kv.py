@@ -104,5 +104,5 @@ class BlockPool:
         self._forget()
 
     def _forget(self) -> None:
-        while len(self._idle) > self.free:
+        while self._idle and len(self._idle) > self.free:
             self._idle.popitem(last=False)
