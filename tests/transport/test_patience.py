@@ -36,7 +36,7 @@ def test_a_first_token_that_is_late(stack: ModuleType, answer: Script, fields: d
 
 
 def test_empty_pieces_are_no_first_token(stack: ModuleType) -> None:
-    script = events(delta(role="assistant"), delta(""), delta(""), 60.0)
+    script = events(delta("", role="assistant"), *[delta("")] * 4, 60.0)
     ran = run(stack, script, limits=Limits(first_token_s=5.0))
     assert ran.kind is FailureKind.TIMEOUT
     assert ran.at == 5.0

@@ -154,7 +154,7 @@ class EventStream:
             if gist.pieces >= self._report_at or gist.chars >= self._report_at * CHARS_PER_TOKEN:
                 self._report()
             if patience is not None:
-                patience.heard(said=True)
+                patience.heard(said=gist.said > 0)
             return False
         for whole, data in self._decoder.feed(chunk):
             if self._event(whole, data):
