@@ -35,7 +35,7 @@ def served(
         while not _answers(f"{url}/health"):
             if server.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"{command[2]} did not start: {log.read_text()[-2000:]}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # a process of its own is waited for
         yield url
     finally:
         server.terminate()

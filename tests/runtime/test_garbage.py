@@ -15,6 +15,7 @@ from agentsched.testing import faults
 from agentsched.transport.eventstream import EventStream
 from agentsched.transport.exchange import Exchange
 from tests.doubles import ASK, MODEL, Rig, Script, after_turns, delta, events, said, settled, upstream
+from tests.runtime.test_cancel import not_streamable, streamed, whole
 
 OURS = (Attempt, Call, EventStream, Exchange)
 
@@ -32,19 +33,6 @@ def alive() -> Iterator[Callable[[], list[str]]]:
     gc.disable()
     yield made
     gc.enable()
-
-
-async def whole(rig: Rig) -> None:
-    await rig.say(4)
-
-
-async def streamed(rig: Rig) -> None:
-    async for _ in await rig.say(4, stream=True):
-        pass
-
-
-async def not_streamable(rig: Rig) -> None:
-    await rig.say(4, logprobs=False)
 
 
 async def failing_over(rig: Rig) -> None:

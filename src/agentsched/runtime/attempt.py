@@ -89,9 +89,8 @@ class Attempt:
             raise
         finally:
             row.ending.pop(self, None)
-            self._exchange = self._task = (
-                None  # in a circle with them, prompt and answer would wait for the collector
-            )
+            # in a circle with them, prompt and answer would wait for the collector
+            self._exchange = self._task = None
         if ended is not None and not self._finished:
             self._failed(ended)
 

@@ -17,16 +17,20 @@ def proxy_for(url: str) -> str | None:
     if not proxy or proxy_bypass(parts.netloc) or _excepted(parts, proxies.get("no", "")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    try:
-        named = urlsplit(proxy).port is None or urlsplit(proxy).hostname
-    except ValueError:
-        named = None
-    if not named or not urlsplit(proxy).hostname:
+    if not _names_a_host(proxy):
         raise UsageError(
             f"the proxy that the environment names for {parts.scheme} URLs is no URL: write it as "
             "http://user:password@host:port, with the password's special characters as %XX"
         )
     return proxy
+
+
+def _names_a_host(proxy: str) -> bool:
+    try:
+        parts = urlsplit(proxy)
+        return bool(parts.hostname) and (parts.port or 0) >= 0  # one that is no port raises
+    except ValueError:
+        return False
 
 
 def _excepted(parts: SplitResult, exceptions: str) -> bool:
@@ -36,10 +40,10 @@ def _excepted(parts: SplitResult, exceptions: str) -> bool:
         scheme, _, place = name.rpartition("://")
         if not place or (scheme and scheme != parts.scheme):
             continue
-        at = _split_port(place)
-        if at[1] and at[1] != str(parts.port or ""):
+        named, port = _split_port(place)
+        if port and port != str(parts.port or ""):
             continue
-        wanted = at[0].removeprefix("*").lstrip(".")
+        wanted = named.removeprefix("*").lstrip(".")
         if place == "*" or host == wanted or host.endswith(f".{wanted}"):
             return True
     return False

@@ -13,10 +13,9 @@ agentsched.sim.engines` prints them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
-from agentsched.sim.fitting import fit_ones
+from agentsched.sim.fitting import Fit, fit_of, fit_ones
 from agentsched.sim.spec import BackendSpec
 from agentsched.sim.speed import Speed
 
@@ -48,14 +47,6 @@ PREFILL = {
 ENTRY_S = 0.005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Hold an engine's fitted speed and, per batch, `predicted / measured - 1`."""
-
-    speed: Speed
-    residuals: tuple[float, ...]
-
-
 @cache
 def fit(engine: str) -> Fit:
     """Fit an engine's speed to its steps."""
@@ -65,8 +56,7 @@ def fit(engine: str) -> Fit:
     speed = Speed(
         step_s=step_s, batch_slope=further_s / step_s, prefill_s=1.0 / PREFILL[engine], entry_s=ENTRY_S
     )
-    predicted = [speed.step(batch) for batch in BATCHES]
-    return Fit(speed=speed, residuals=tuple(p / m - 1.0 for p, m in zip(predicted, measured, strict=True)))
+    return fit_of(speed, map(speed.step, BATCHES), measured)
 
 
 def backend(engine: str) -> BackendSpec:

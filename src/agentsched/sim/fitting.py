@@ -1,9 +1,26 @@
-"""Non-negative least squares with few columns: small enough to do without a library."""
+"""Fit speeds to measured times: non-negative least squares with few columns, small enough to do without a library."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import combinations
+
+from agentsched.sim.speed import Speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Hold a fitted speed and, per measurement, `predicted / measured - 1`."""
+
+    speed: Speed
+    residuals: tuple[float, ...]
+
+
+def fit_of(speed: Speed, predicted: Iterable[float], measured: Iterable[float]) -> Fit:
+    """Return a fit with its residuals."""
+    return Fit(speed=speed, residuals=tuple(p / m - 1.0 for p, m in zip(predicted, measured, strict=True)))
 
 
 def fit_ones(rows: list[tuple[float, ...]]) -> tuple[float, ...]:

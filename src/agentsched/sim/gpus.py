@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from agentsched.sim.fitting import fit_ones
+from agentsched.sim.fitting import Fit, fit_of, fit_ones
 from agentsched.sim.spec import BackendSpec
 from agentsched.sim.speed import Speed
 
@@ -75,14 +75,6 @@ FLEETS = {
 """Cards of each fleet; a further one is a further line. In `tight`, memory for two long prompts each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Hold a GPU's fitted speed and, per stage, `predicted / measured - 1`."""
-
-    speed: Speed
-    residuals: tuple[float, ...]
-
-
 @cache
 def fit(gpu: str) -> Fit:
     """Fit a GPU's speed to its stage times."""
@@ -94,7 +86,7 @@ def fit(gpu: str) -> Fit:
     prefill_s, step_s, entry_s = fit_ones(rows)
     speed = Speed(prefill_s=prefill_s, step_s=step_s, entry_s=max(entry_s, MIN_ENTRY_S))
     alone = [speed.alone_s(prompt, output, chunk_tokens=CHUNK_TOKENS) for prompt, output in STAGES.values()]
-    return Fit(speed=speed, residuals=tuple(a / t - 1.0 for a, t in zip(alone, times, strict=True)))
+    return fit_of(speed, alone, times)
 
 
 def kv_tokens(gpu: str) -> int:

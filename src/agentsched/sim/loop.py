@@ -84,13 +84,11 @@ class Loop:
 
     def feed(self, event: Event) -> None:
         """Let the engine handle an event, and do what it commands; what comes of that is handled next."""
+        self._inbox.append(event)
         if self._deciding:
-            self._inbox.append(event)
             return
         self._deciding = True
         try:
-            for command in self.engine.handle(event):
-                self._obey(command)
             while self._inbox:
                 for command in self.engine.handle(self._inbox.popleft()):
                     self._obey(command)

@@ -44,6 +44,7 @@ class Run:
     Attributes:
         ended_at: when its last call was answered, or one was not for the first time; nan while it runs.
         completed: whether all of its calls were answered.
+        given_up: whether one was not: no further ones are made.
         waits_for: per node, how many answers are missing.
         live: ids of the calls under way.
     """
@@ -55,6 +56,7 @@ class Run:
     left: int
     ended_at: float = nan
     completed: bool = False
+    given_up: bool = False
     live: dict[str, None] = field(default_factory=dict[str, None])
 
     @property
@@ -140,11 +142,11 @@ class Player:
         if end.outcome is Outcome.COMPLETED:
             run.left -= 1
             self._follow(run, call.number)
-        elif run.ended_at != run.ended_at:
-            run.ended_at = now
+        elif not run.given_up:
+            run.given_up, run.ended_at = True, now
             for request_id in list(run.live):
                 self.loop.cancel(request_id)
-        if not run.live and (not run.left or run.ended_at == run.ended_at):
+        if not run.live and (run.given_up or not run.left):
             self._close(now, run)
 
     def _follow(self, run: Run, number: int) -> None:
@@ -152,7 +154,7 @@ class Player:
         for later, node in enumerate(run.plan.nodes[number + 1 :], number + 1):
             if number in node.after:
                 run.waits_for[later] -= node.after.count(number)
-                if not run.waits_for[later] and run.ended_at != run.ended_at:
+                if not run.waits_for[later] and not run.given_up:
                     self._call(run, later)
 
     def _close(self, now: float, run: Run) -> None:

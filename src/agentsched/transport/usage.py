@@ -25,7 +25,7 @@ def counted(usage: object, seen: int = 0) -> Usage:
     return Usage(
         input_tokens=first_count(fields, "prompt_tokens", "input_tokens"),
         output_tokens=(seen if written is None else written) or None,
-        cached_tokens=first_count(details, "cached_tokens") or 0 if details else 0,
+        cached_tokens=first_count(details, "cached_tokens") or 0,
     )
 
 
