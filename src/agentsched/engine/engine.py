@@ -373,6 +373,8 @@ class Engine:
 
     def _job(self, request: Request) -> Job:
         return Job(
+            id=request.id,
+            query=request.query,
             model=request.model,
             workflow=request.workflow,
             step=request.step,

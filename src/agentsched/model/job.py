@@ -8,12 +8,16 @@ class Job:
     """A call that waits, with what the past says about it.
 
     Attributes:
+        id: the request's.
+        query: the run of a workflow that it belongs to; None outside.
         submitted_at, deadline, slo_at: engine seconds.
         input_tokens: estimated prompt tokens.
         output_tokens: expected output tokens, at least 1, capped by the caller's `max_tokens`.
     """
 
+    id: str
     model: str | None
+    query: str | None
     workflow: str | None
     step: str | None
     tenant: str | None

@@ -229,11 +229,13 @@ class BackendModel:
     def _end_decodes(self) -> None:
         for row in self._batch.ended():
             row.tokens = row.call.output_tokens
+            computed = row.call.prompt_tokens + row.tokens - 1
             if row.ended:
                 self._leaving.remove(row)
-                self._memory.release(row, row.call.prompt_tokens + row.tokens - 1)
+                self._memory.release(row, computed)
+                self.counters.wasted_tokens += computed - row.cached
             else:
-                self._finish(row, row.call.prompt_tokens + row.tokens - 1)
+                self._finish(row, computed)
 
     def _finish(self, row: Sequence, computed: int) -> None:
         now = self._boundary
@@ -284,10 +286,11 @@ class BackendModel:
 
     def _let_leave(self) -> None:
         for row in self._leaving:
-            self._unseat(row)
+            self.counters.wasted_tokens += self._unseat(row) - row.cached
         self._leaving = []
 
-    def _unseat(self, row: Sequence) -> None:
+    def _unseat(self, row: Sequence) -> int:
+        """Take a sequence's seat and blocks; return for how many tokens it had KV."""
         batch = self._batch
         if row.order in batch.members:
             row.tokens = batch.tokens(row)
@@ -297,6 +300,7 @@ class BackendModel:
             computed = row.computed
             self._prefilling.remove(row)
         self._memory.release(row, computed)
+        return computed
 
     def _make_room(self) -> bool:
         """Reserve the blocks that the decoders need now; return whether a sequence was preempted for it."""
@@ -308,7 +312,7 @@ class BackendModel:
         return preempted
 
     def _preempt(self, row: Sequence) -> None:
-        self._unseat(row)
+        row.lost = self._unseat(row)
         row.computed = 0
         row.target = row.call.prompt_tokens + row.tokens
         row.preemptions += 1
@@ -343,6 +347,8 @@ class BackendModel:
             row.admitted_at = self._boundary
             row.cached = row.computed
             self.counters.admit(row, caching=self.spec.prefix_cache)
+        else:
+            self.counters.wasted_tokens += max(row.lost - row.computed, 0)
         self._say(Kind.ADMITTED, self._boundary, row)
         return row
 

@@ -79,7 +79,8 @@ class Sequence:
     While it prefills, `computed` counts the tokens whose KV exists; while it decodes, the decode batch
     knows, and `joined` is the step number that makes `steps - joined` the tokens generated. `target` is
     what a prefill has to compute: the prompt, and after a preemption the generated tokens too. The first
-    `shared` of its blocks are held by hash, the others are its own.
+    `shared` of its blocks are held by hash, the others are its own. `lost` is how many tokens had KV when it was
+    last preempted.
     """
 
     __slots__ = (
@@ -92,6 +93,7 @@ class Sequence:
         "joined",
         "key",
         "last_step",
+        "lost",
         "order",
         "preemptions",
         "ready_at",
@@ -117,6 +119,7 @@ class Sequence:
         self.joined = 0
         self.last_step = 0
         self.preemptions = 0
+        self.lost = 0
         self.ended = False
 
     def blocks(self, full: int) -> tuple[int, ...]:

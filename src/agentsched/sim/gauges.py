@@ -71,6 +71,7 @@ class Counters:
     """Collect what only ever grows; tokens in tokens, times in model seconds.
 
     A preempted call counts its prompt, its prefix queries and its queue time once, at its first admission.
+    Wasted are the tokens computed for calls that were aborted, and those computed anew after a preemption.
     The gaps between the tokens of a call enter `inter_token` as its mean gap when it ends.
     """
 
@@ -80,6 +81,7 @@ class Counters:
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    wasted_tokens: int = 0
     steps: int = 0
     finished: int = 0
     aborted: int = 0

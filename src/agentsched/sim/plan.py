@@ -1,9 +1,11 @@
 """What a run of a workflow is going to do: calls, their true lengths, and which wait for which."""
 
 from collections.abc import Sequence
+from math import inf
 
 from agentsched.errors import UsageError
 from agentsched.model.value import value
+from agentsched.sim.prompt import Piece
 
 
 @value
@@ -13,23 +15,29 @@ class Node:
     Attributes:
         step: the workflow's name for it.
         after: numbers of the plan's nodes that must have been answered before it is made.
+        delay_s: seconds from then until it is made: what a tool takes.
         input_tokens, output_tokens: true lengths.
         estimated_tokens: what the library makes of the prompt's length from its text; the true one if None.
         max_tokens: the cap that the caller sets; None for none.
         prompt_blocks, output_blocks: hashes of the prompt's and the answer's full blocks, for prefix caches:
             see `Call`.
+        pieces: the prompt itself, where it is known.
+        signature: nodes with equal ones compute the same thing; None for one that is like no other.
         service_s: seconds it takes at a server that only counts time; None elsewhere.
     """
 
     step: str = "call"
     model: str = "m"
     after: tuple[int, ...] = ()
+    delay_s: float = 0.0
     input_tokens: int = 1
     output_tokens: int = 1
     estimated_tokens: int | None = None
     max_tokens: int | None = None
     prompt_blocks: tuple[int, ...] = ()
     output_blocks: tuple[int, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    signature: str | None = None
     service_s: float | None = None
 
 
@@ -55,11 +63,13 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that could never be carried out.
 
     Raises:
-        UsageError: if it has no nodes, or one that waits for itself, a later one or none.
+        UsageError: if it has no nodes, one that waits for itself, a later one or none, or a negative delay.
     """
     if not plan.nodes:
         raise UsageError(f"a plan of {plan.workflow!r} has no nodes")
     for number, node in enumerate(plan.nodes):
+        if not 0 <= node.delay_s < inf:
+            raise UsageError(f"node {number} of {plan.workflow!r} is made {node.delay_s} s after its turn")
         for earlier in node.after:
             if not 0 <= earlier < number:
                 raise UsageError(

@@ -47,6 +47,7 @@ class Run:
         given_up: whether one was not: no further ones are made.
         waits_for: per node, how many answers are missing.
         live: ids of the calls under way.
+        delayed: how many calls are to be made after a delay.
     """
 
     plan: Plan
@@ -58,11 +59,31 @@ class Run:
     completed: bool = False
     given_up: bool = False
     live: dict[str, None] = field(default_factory=dict[str, None])
+    delayed: int = 0
 
     @property
     def latency_s(self) -> float:
         """Seconds from arrival to end; infinite if it was not completed."""
         return self.ended_at - self.arrived_at if self.completed else inf
+
+
+class Watch:
+    """Is told what happens, before it does; a base for those who need some of it."""
+
+    def opened(self, run: Run) -> None:
+        """A query arrives."""
+
+    def calling(self, request_id: str, call: CallRow) -> None:
+        """A call is about to be made."""
+
+    def started(self, request_id: str, call: CallRow) -> None:
+        """A call has been given to a backend."""
+
+    def ended(self, request_id: str, call: CallRow) -> None:
+        """A call has ended."""
+
+    def closed(self, run: Run) -> None:
+        """A query is over."""
 
 
 class Player:
@@ -73,11 +94,14 @@ class Player:
         runs, calls: all of them, in the order in which they came.
     """
 
-    def __init__(self, fleet: Sequence[tuple[Backend, Server]], *, policy: Policy) -> None:
+    def __init__(
+        self, fleet: Sequence[tuple[Backend, Server]], *, policy: Policy, watches: Sequence[Watch] = ()
+    ) -> None:
         self.loop = Loop(fleet, policy=policy, on_start=self._started, on_end=self._ended)
         self.runs: list[Run] = []
         self.calls: list[CallRow] = []
         self._live: dict[str, CallRow] = {}
+        self._watches = watches
 
     def arrive(self, at: float, plan: Plan) -> None:
         """Have a query arrive.
@@ -104,10 +128,29 @@ class Player:
         waits_for = [len(node.after) for node in plan.nodes]
         run = Run(plan, query, now, waits_for, len(plan.nodes))
         self.runs.append(run)
+        for watch in self._watches:
+            watch.opened(run)
         self.loop.feed(QueryOpened(at=now, query=query))
         for number, missing in enumerate(waits_for):
             if not missing:
+                self._reach(run, number)
+
+    def _reach(self, run: Run, number: int) -> None:
+        """Make a call whose turn it is, after its delay if it has one."""
+        delay_s = run.plan.nodes[number].delay_s
+        if not delay_s:
+            self._call(run, number)
+            return
+        run.delayed += 1
+
+        def act(_: float) -> None:
+            run.delayed -= 1
+            if not run.given_up:
                 self._call(run, number)
+            elif not run.live and not run.delayed:
+                self._close(self.loop.now, run)
+
+        self.loop.at(self.loop.now + delay_s, act)
 
     def _call(self, run: Run, number: int) -> None:
         query, node, now = run.query, run.plan.nodes[number], self.loop.now
@@ -127,16 +170,22 @@ class Player:
         call = self._live[request.id] = CallRow(run, number, now)
         run.live[request.id] = None
         self.calls.append(call)
+        for watch in self._watches:
+            watch.calling(request.id, call)
         self.loop.submit(request, node)
 
     def _started(self, now: float, start: Start) -> None:
         call = self._live[start.request_id]
         call.started_at, call.backend = now, start.backend
         call.attempts += 1
+        for watch in self._watches:
+            watch.started(start.request_id, call)
 
     def _ended(self, now: float, end: Resolve) -> None:
         call = self._live.pop(end.request_id)
         call.ended_at, call.outcome = now, end.outcome
+        for watch in self._watches:
+            watch.ended(end.request_id, call)
         run = call.run
         del run.live[end.request_id]
         if end.outcome is Outcome.COMPLETED:
@@ -146,7 +195,7 @@ class Player:
             run.given_up, run.ended_at = True, now
             for request_id in list(run.live):
                 self.loop.cancel(request_id)
-        if not run.live and (run.given_up or not run.left):
+        if not run.live and not run.delayed and (run.given_up or not run.left):
             self._close(now, run)
 
     def _follow(self, run: Run, number: int) -> None:
@@ -155,9 +204,11 @@ class Player:
             if number in node.after:
                 run.waits_for[later] -= node.after.count(number)
                 if not run.waits_for[later] and not run.given_up:
-                    self._call(run, later)
+                    self._reach(run, later)
 
     def _close(self, now: float, run: Run) -> None:
         if not run.left:
             run.completed, run.ended_at = True, now
         self.loop.feed(QueryClosed(at=now, query_id=run.query.id))
+        for watch in self._watches:
+            watch.closed(run)
