@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 
 from agentsched.engine import Engine, Journal, replay
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.difference import first_difference
 from agentsched.engine.events import Event, Failed, Woke
-from agentsched.engine.journal import decode, encode
+from agentsched.engine.journal import decode, encode, read_journal
 from agentsched.errors import UsageError
-from agentsched.model import Backend, Failure, FailureKind, Outcome, Reason
+from agentsched.model import Backend, BackendLoad, Failure, FailureKind, Job, Outcome, Reason
 from agentsched.policy import Policy
 from tests.engine.play import Play
-from tests.strategies import events, fleets
+from tests.strategies import events, failures, fleets, labels, maybe, times, tokens
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 POLICY = Policy.fcfs()
@@ -65,11 +66,22 @@ def test_defaults_are_left_out() -> None:
 # -- a run -------------------------------------------------------------------------------------------------
 
 
+class Recording(Play):
+    """A run whose decisions are recorded too, as shells do."""
+
+    journal: Journal
+
+    def feed(self, event: Event) -> None:
+        super().feed(event)
+        self.journal.decided(self.engine.commands)
+
+
 def recorded(fleet: Sequence[Backend], seed: int, steps: int, max_queued: int = 5) -> tuple[list[str], Play]:
     lines: list[str] = []
-    journal = Journal(lines.append, fleet, max_queued=max_queued)
+    journal = Journal(lines.append, fleet, policy=POLICY, max_queued=max_queued)
     engine = Engine(fleet, policy=POLICY, max_queued=max_queued, journal=journal)
-    play = Play(engine, Random(seed))
+    play = Recording(engine, Random(seed))
+    play.journal = journal
     play.run(steps)
     return lines, play
 
@@ -119,18 +131,170 @@ def test_no_key_no_address_and_no_words_of_a_backend_are_written() -> None:
 def test_each_line_is_one_event_in_order() -> None:
     lines, play = recorded([Backend("http://a/v1")], seed=4, steps=30)
     assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
-    assert [decode(line) for line in lines[1:]] == [event for event, _ in play.steps]
+    head, found = read_journal(lines)
+    assert head.policy == {
+        "rank": "agentsched.policy.rank.arrival",
+        "cost": "agentsched.policy.place.finish_time",
+    }
+    assert [(one.event, one.commands or []) for one in found] == play.steps
+    numbers = [number for number, line in enumerate(lines, 1) if line.startswith('{"event"')]
+    assert [one.line for one in read_journal(lines)[1]] == numbers
 
 
 def test_an_event_is_recorded_before_it_is_handled() -> None:
     lines: list[str] = []
     fleet = [Backend("http://a/v1")]
     policy = Policy(rank=lambda _job: nan)
-    engine = Engine(fleet, policy=policy, journal=Journal(lines.append, fleet))
+    engine = Engine(fleet, policy=policy, journal=Journal(lines.append, fleet, policy=policy))
     event = decode(SUBMITTED)
     with pytest.raises(UsageError, match="NaN"):
         engine.handle(event)
     assert [decode(line) for line in lines[1:]] == [event]
+
+
+# -- decisions ---------------------------------------------------------------------------------------------
+
+commands = st.one_of(
+    st.builds(Start, attempt_id=tokens, request_id=labels, backend=labels),
+    st.builds(Abort, attempt_id=tokens),
+    st.builds(
+        Resolve,
+        request_id=labels,
+        outcome=st.sampled_from(Outcome),
+        failure=maybe(failures),
+        backend=maybe(labels),
+        attempts=tokens,
+        reason=maybe(st.sampled_from(Reason)),
+    ),
+    st.builds(ListModels, backend=labels),
+    st.builds(WakeAt, at=times),
+)
+
+
+@given(st.lists(st.lists(commands), min_size=1))
+@settings(max_examples=100)
+def test_commands_are_read_as_they_were_written(decisions: list[list[Command]]) -> None:
+    lines: list[str] = []
+    journal = Journal(lines.append, [Backend("http://a/v1")], policy=POLICY)
+    for decided in decisions:
+        journal(Woke(at=1.0))
+        journal.decided(decided)
+    found = [one.commands for one in read_journal(lines)[1]]
+    assert found == [*decisions[:-1], decisions[-1] or None]
+    assert {type(command) for decided in found for command in decided or ()} <= set(get_args(Command))
+
+
+def test_what_is_as_it_was_makes_no_difference() -> None:
+    lines, _ = recorded(fleet(), seed=5, steps=100)
+    assert first_difference(lines, POLICY) is None
+    assert first_difference(lines[:-1], POLICY) is None  # the last event's commands may be missing
+
+
+@pytest.mark.parametrize("number", [3, 15, 40])
+def test_the_first_difference_is_found_and_explained(number: int) -> None:
+    lines, _ = recorded(fleet(), seed=5, steps=100)
+    starts = [index for index, line in enumerate(lines) if '"command":"Start"' in line]
+    at = starts[number % len(starts)]
+    decided = json.loads(lines[at])["commands"]
+    start = next(one for one in decided if one["command"] == "Start")
+    now, then = start["backend"], next(name for name in "abc" if name != start["backend"])
+    start["backend"] = then
+    lines[at] = json.dumps({"commands": decided})
+    found = first_difference(lines, POLICY)
+    assert found is not None
+    assert found.line == at  # counted from 1: the line before the commands
+    call = start["request_id"], start["attempt_id"]
+    assert (found.recorded, found.now) == (Start(call[1], call[0], then), Start(call[1], call[0], now))
+    assert f"recorded: start {call[0]} at {then} as attempt {call[1]}\n" in str(found)
+    assert f"now:      start {call[0]} at {now} as attempt {call[1]}\n" in str(found)
+    for name in (then, now):
+        assert f"\n  {name}: now " in str(found)
+    assert "the policy is the one" in str(found)
+
+
+def test_commands_that_are_missing_and_commands_that_are_new_are_differences() -> None:
+    lines = [HEAD_2, SUBMITTED, GOOD]
+    found = first_difference(lines, POLICY)
+    assert found is not None
+    assert (found.line, found.recorded, found.now) == (2, None, Start(1, "r1", "a"))
+    assert "recorded: nothing more\n" in str(found)
+    start = '{"commands":[{"command":"Start","attempt_id":1,"request_id":"r1","backend":"a"}]}'
+    lines = [HEAD_2, SUBMITTED, start, GOOD, start, GOOD]
+    found = first_difference(lines, POLICY)
+    assert found is not None
+    assert (found.line, found.recorded, found.now) == (4, Start(1, "r1", "a"), None)
+
+
+def test_another_policy_is_named_in_the_difference() -> None:
+    lines, _ = recorded([Backend(f"http://{n}/v1", name=n, models=["small"]) for n in "ab"], seed=2, steps=60)
+
+    def dislikes_a(_job: Job, load: BackendLoad) -> float:
+        return float(load.name == "a")
+
+    found = first_difference(lines, Policy(cost=dislikes_a))
+    assert found is not None
+    assert "cost of the policy was agentsched.policy.place.finish_time, now it is " in str(found)
+    assert "dislikes_a" in str(found)
+
+
+def test_a_policy_that_raised_leaves_the_commands_that_were_decided() -> None:
+    lines: list[str] = []
+    fleet = [Backend("http://a/v1")]
+    policy = Policy(rank=lambda _job: nan)
+    journal = Journal(lines.append, fleet, policy=policy)
+    engine = Engine(fleet, policy=policy, journal=journal)
+    for event in (decode(SUBMITTED), decode(GOOD)):
+        try:
+            engine.handle(event)
+        except UsageError:
+            pass
+        journal.decided(engine.commands)
+    assert first_difference(lines, policy) is None
+
+
+def test_a_journal_of_version_1_replays_and_holds_nothing_to_compare() -> None:
+    lines, play = recorded(fleet(), seed=6, steps=40)
+    head = json.loads(lines[0])
+    del head["policy"]
+    old = [
+        json.dumps({**head, "agentsched": 1}),
+        *(line for line in lines[1:] if line.startswith('{"event"')),
+    ]
+    assert list(replay(old, POLICY)) == play.steps
+    assert all(one.commands is None for one in read_journal(old)[1])
+    with pytest.raises(UsageError, match="holds no commands"):
+        first_difference(old, POLICY)
+    with pytest.raises(UsageError, match="line 3: commands without an event"):
+        list(replay([*old[:2], '{"commands":[]}'], POLICY))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"commands":[{"command":"Start","attempt_id":"one","request_id":"r1","backend":"a"}]}',
+        '{"commands":[{"command":"Begin"}]}',
+        '{"commands":[{"attempt_id":1}]}',
+        '{"commands":["Start"]}',
+        '{"commands":7}',
+        '{"commands":[],"event":"Woke"}',
+    ],
+)
+def test_wrong_commands_are_named(line: str) -> None:
+    steps = replay([HEAD_2, SUBMITTED, line, GOOD], POLICY)
+    assert next(steps)[1] == [Start(1, "r1", "a")]
+    with pytest.raises(UsageError, match=r"^line 3: "):
+        next(steps)
+    with pytest.raises(UsageError, match=r"^line 2: commands without an event"):
+        list(replay([HEAD_2, '{"commands":[]}'], POLICY))
+
+
+def test_an_event_that_breaks_the_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_engine: Engine, _event: Event) -> None:
+        raise ZeroDivisionError("too few")
+
+    monkeypatch.setattr(Engine, "_woke", broken)
+    with pytest.raises(UsageError, match=r"^line 3: the engine breaks on this event: ZeroDivisionError"):
+        run(HEAD, SUBMITTED, GOOD)
 
 
 # -- what is no journal ------------------------------------------------------------------------------------
@@ -142,6 +306,7 @@ HEAD = json.dumps(
         "backends": [{"name": "a", "models": ["m"], "max_concurrency": 1, "rpm": None, "tpm": None}],
     }
 )
+HEAD_2 = HEAD.replace('"agentsched": 1', '"agentsched": 2, "policy": {}')
 GOOD = '{"event":"Woke","at":1.0}'
 SUBMITTED = '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":"m","input_tokens":1}}'
 
@@ -165,7 +330,11 @@ def test_a_journal_written_by_hand() -> None:
         "not json",
         GOOD,
         "[" * 100_000,
+        HEAD.replace('"agentsched": 1', '"agentsched": 3'),
         HEAD.replace('"agentsched": 1', '"agentsched": 2'),
+        HEAD.replace('"agentsched": 1', '"agentsched": 2, "policy": {"rank": 1}'),
+        HEAD.replace('"agentsched": 1', '"agentsched": 2, "policy": "fcfs"'),
+        HEAD.replace('"agentsched": 1', '"agentsched": true'),
         HEAD.replace('"agentsched": 1, ', ""),
         HEAD.replace('"max_queued": 10', '"max_queued": "ten"'),
         HEAD.replace('"max_queued": 10', '"max_queued": true'),
@@ -288,10 +457,11 @@ def test_the_recorded_run_leads_to_the_same_decisions() -> None:
         journal.write_text("".join(lines), encoding="utf-8")
         decisions.write_text("\n".join(as_text(play.steps)) + "\n", encoding="utf-8")
     lines = journal.read_text(encoding="utf-8").splitlines()
+    events = [line for line in lines if line.startswith('{"event"')]
     expected = decisions.read_text(encoding="utf-8").splitlines()
     for number, (found, wanted) in enumerate(zip(as_text(replay(lines, POLICY)), expected, strict=True)):
-        event = lines[number + 1] if number + 1 < len(lines) else "the digest"
-        assert found == wanted, f"line {number + 2} of the journal, {event}"
+        event = events[number] if number < len(events) else "the digest"
+        assert found == wanted, f"of the journal: {event}"
 
 
 def test_the_recorded_run_has_everything_in_it() -> None:

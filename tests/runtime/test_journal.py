@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentsched import Backend, Policy, Scheduler, SchedulerClosed, UsageError, step
-from agentsched.engine.journal import replay
+from agentsched.engine import replay
 from agentsched.runtime.journalfile import JournalFile
 from agentsched.testing import faults
 from tests.doubles import Rig, begun, outcome

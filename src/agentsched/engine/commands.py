@@ -1,7 +1,7 @@
 """The output alphabet: what the shell around the engine has to do, in this order."""
 
 from agentsched.model import Failure, Outcome, Reason
-from agentsched.model.value import record, value
+from agentsched.model.value import record
 
 
 @record
@@ -20,7 +20,7 @@ class Abort:
     attempt_id: int
 
 
-@value
+@record
 class Resolve:
     """The request has ended; nothing more will happen to it.
 

@@ -1,7 +1,6 @@
 """How calls are ranked, which waiting one is next, and what each backend that has room would cost it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, isnan
 
 from agentsched.engine.queue import Queue
@@ -11,20 +10,9 @@ from agentsched.model import Job
 from agentsched.policy import Policy
 from agentsched.predict.speed import PRIOR_DECODE_S, PRIOR_PREFILL_S
 
-
-@dataclass(slots=True)
-class Next:
-    """The outcome of one look at the queue.
-
-    Attributes:
-        row: the best-ranked call that fits somewhere; None if none does.
-        fitting: where it fits.
-        blocked_until: earliest time at which a rate limit lets a call start that has a slot waiting for it.
-    """
-
-    row: RequestRow | None = None
-    fitting: Sequence[BackendRow] = ()
-    blocked_until: float = inf
+Next = tuple[RequestRow | None, Sequence[BackendRow], float]
+"""The outcome of one look at the queue: the best-ranked call that fits somewhere, None if none does; where it fits;
+the earliest time at which a rate limit lets a call start that has a slot waiting for it."""
 
 
 def rank_of(policy: Policy, job: Job) -> float:
@@ -46,13 +34,15 @@ def look(
     queue: Queue, requests: Mapping[str, RequestRow], backends: Mapping[str, BackendRow], now: float
 ) -> Next:
     """Find the best-ranked call that some backend has room for; within a lane none overtakes its head."""
-    found = Next()
+    found: RequestRow | None = None
+    found_fitting: Sequence[BackendRow] = ()
+    blocked_until = inf
     for choice, lane in queue.lanes.items():
         with_slot = [backend for name in choice if (backend := backends[name]).has_slot]
         if not with_slot:
             continue
         key, request_id = lane.head()
-        if found.row is not None and found.row.key < key:
+        if found is not None and found.key < key:
             continue
         row = requests[request_id]
         fitting: list[BackendRow] = []
@@ -64,10 +54,10 @@ def look(
             if at <= now:
                 fitting.append(backend)
             else:
-                found.blocked_until = min(found.blocked_until, at)
+                blocked_until = min(blocked_until, at)
         if fitting:
-            found.row, found.fitting = row, fitting
-    return found
+            found, found_fitting = row, fitting
+    return found, found_fitting, blocked_until
 
 
 def place(

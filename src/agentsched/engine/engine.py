@@ -112,12 +112,13 @@ class Engine:
         self.now = max(self.now, event.at)
         self.commands = []
         self._on[type(event)](event)
-        self._expire()
-        if not self.queue:
+        if self.now >= self._deadlines.first or self.now >= self._settles_at:
+            self._expire()
+        if not self.queue.lanes:
             self._blocked_until = inf
         elif self._dispatchable or self.now >= self._blocked_until:
             self._dispatch()
-        if len(self.queue) > self.max_queued and isinstance(event, Submitted):
+        if self.queue.lanes and len(self.queue) > self.max_queued and isinstance(event, Submitted):
             self._bound_queue(event.request.id)
         self._arm()
         return self.commands
@@ -139,7 +140,7 @@ class Engine:
         job = self._job(request)
         self._arrivals += 1
         rank = rank_of(self.policy, job)
-        row = RequestRow(request=request, job=job, key=(-request.priority, rank, self._arrivals))
+        row = RequestRow(request, job, (-request.priority, rank, self._arrivals))
         self.requests[request.id] = row
         if self.stories.told:
             self.stories.begin(request.id, self.now, "submitted", facts_of(request, job, rank))
@@ -269,7 +270,7 @@ class Engine:
             row.choice = choice
             self.queue.push(choice, row.key, row.request.id)
             self._dispatchable = True
-            if note:
+            if note and self.stories.told:
                 self._note(row.request.id, "queued", ahead=len(self.queue) - 1)
         elif row.last_failure is not None:
             self._end(row, Outcome.FAILED)
@@ -279,16 +280,16 @@ class Engine:
     def _dispatch(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
         self._blocked_until = inf
-        while self.queue:
-            found = look(self.queue, self.requests, self.backends, self.now)
-            if found.row is None:
-                self._blocked_until = found.blocked_until
+        while self.queue.lanes:
+            row, fitting, blocked_until = look(self.queue, self.requests, self.backends, self.now)
+            if row is None:
+                self._blocked_until = blocked_until
                 break
-            if len(found.fitting) == 1 and not self.stories.told:
-                backend, prices = found.fitting[0], _UNPRICED
+            if len(fitting) == 1 and not self.stories.told:
+                backend, prices = fitting[0], _UNPRICED
             else:
-                backend, prices = place(self.policy, found.row.job, found.fitting, self.backends)
-            self._start(found.row, backend, prices)
+                backend, prices = place(self.policy, row.job, fitting, self.backends)
+            self._start(row, backend, prices)
         self._dispatchable = False  # only now: a policy may raise
 
     def _start(self, row: RequestRow, backend: BackendRow, prices: Mapping[str, float]) -> None:
@@ -299,7 +300,8 @@ class Engine:
         row.attempt = attempt
         row.attempts += 1
         row.last_backend = backend.name
-        self._note(row.request.id, "started", backend=backend.name, expected_finish_s=prices)
+        if self.stories.told:
+            self._note(row.request.id, "started", backend=backend.name, expected_finish_s=prices)
         self.commands.append(Start(attempt.id, row.request.id, backend.name))
 
     def _release(self, row: RequestRow, attempt: AttemptRow) -> None:
@@ -324,7 +326,8 @@ class Engine:
         """End a request that neither runs nor waits."""
         request = row.request
         del self.requests[request.id]
-        self._deadlines.trim(self.requests)
+        if self._deadlines.first < inf:
+            self._deadlines.trim(self.requests)
         query = self.queries.of(request.query) if request.query is not None else None
         if query is not None and not row.attempts:
             query.calls -= 1
@@ -334,8 +337,8 @@ class Engine:
             self.stories.end(request.id, self.now, str(outcome), facts)
         self.commands.append(
             Resolve(
-                request_id=request.id,
-                outcome=outcome,
+                request.id,
+                outcome,
                 failure=row.last_failure if outcome is Outcome.FAILED else None,
                 backend=row.last_backend,
                 attempts=row.attempts,
@@ -372,20 +375,7 @@ class Engine:
             self.commands.append(WakeAt(wanted))
 
     def _job(self, request: Request) -> Job:
-        return Job(
-            id=request.id,
-            query=request.query,
-            model=request.model,
-            workflow=request.workflow,
-            step=request.step,
-            tenant=request.tenant,
-            priority=request.priority,
-            submitted_at=self.now,
-            deadline=request.deadline,
-            slo_at=request.slo_at,
-            input_tokens=request.input_tokens,
-            output_tokens=self.lengths.expected(_history(request), request.max_tokens),
-        )
+        return Job(request, self.now, self.lengths.expected(_history(request), request.max_tokens))
 
     def _note(self, request_id: str, what: str, **facts: object) -> None:
         if self.stories.told:

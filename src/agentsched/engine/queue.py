@@ -35,7 +35,8 @@ class Lane:
         else:
             heapq.heappush(self._heap, (key, request_id))
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: Key) -> bool:
+        """Take an entry out; return whether others are left."""
         if self._heap[0][0] == key:
             heapq.heappop(self._heap)
         else:
@@ -44,6 +45,7 @@ class Lane:
             self._heap = list(self)
             self._dead.clear()
             heapq.heapify(self._heap)
+        return len(self._heap) > len(self._dead)
 
     def head(self) -> tuple[Key, str]:
         """Return the best-ranked entry. The lane must not be empty."""
@@ -75,8 +77,6 @@ class Queue:
         self._size += 1
 
     def remove(self, choice: Choice, key: Key) -> None:
-        lane = self.lanes[choice]
-        lane.remove(key)
         self._size -= 1
-        if not len(lane):
+        if not self.lanes[choice].remove(key):
             del self.lanes[choice]

@@ -97,12 +97,12 @@ class BackendRow:
         """Take a call in."""
         self.load_integral(now)
         attempt = AttemptRow(
-            id=attempt_id,
-            request_id=row.request.id,
-            backend=self,
-            started_at=now,
-            input_tokens=row.request.input_tokens,
-            prefill_ahead=self.prefill_tokens,
+            attempt_id,
+            row.request.id,
+            self,
+            now,
+            row.request.input_tokens,
+            self.prefill_tokens,
             request_charge=self.rpm.charge(now, 1) if self.rpm else None,
             token_charge=self.tpm.charge(now, row.tokens_wanted) if self.tpm else None,
         )

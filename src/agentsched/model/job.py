@@ -1,32 +1,62 @@
 """What a policy gets to see: a waiting call and a backend's load, as plain numbers."""
 
-from agentsched.model.value import value
+from agentsched.model.request import Request
+from agentsched.model.value import record, value
 
 
-@value
+@record
 class Job:
-    """A call that waits, with what the past says about it.
+    """A call that waits, with what the past says about it; whatever is known of the request can be asked of it.
 
     Attributes:
-        id: the request's.
-        query: the run of a workflow that it belongs to; None outside.
         submitted_at, deadline, slo_at: engine seconds.
         input_tokens: estimated prompt tokens.
         output_tokens: expected output tokens, at least 1, capped by the caller's `max_tokens`.
     """
 
-    id: str
-    model: str | None
-    query: str | None
-    workflow: str | None
-    step: str | None
-    tenant: str | None
-    priority: int
+    request: Request
     submitted_at: float
-    deadline: float | None
-    slo_at: float | None
-    input_tokens: int
     output_tokens: float
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def model(self) -> str | None:
+        return self.request.model
+
+    @property
+    def query(self) -> str | None:
+        return self.request.query
+
+    @property
+    def workflow(self) -> str | None:
+        return self.request.workflow
+
+    @property
+    def step(self) -> str | None:
+        return self.request.step
+
+    @property
+    def tenant(self) -> str | None:
+        return self.request.tenant
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
+
+    @property
+    def deadline(self) -> float | None:
+        return self.request.deadline
+
+    @property
+    def slo_at(self) -> float | None:
+        return self.request.slo_at
+
+    @property
+    def input_tokens(self) -> int:
+        return self.request.input_tokens
 
 
 @value

@@ -13,7 +13,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any
 
-from agentsched.engine import Engine
+from agentsched.engine import Engine, Journal
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
@@ -52,6 +52,7 @@ class Driver:
         clock: monotonic seconds, the same on every loop.
         upstream: where the loops get their transports from, of `stack`; None for pools of our own.
         limits: on attempts at backends that have none of their own.
+        journal: told of all events and commands.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Driver:
         stack: Stack,
         upstream: Upstream | None = None,
         limits: Limits | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.engine = engine
+        self.engine.journal = self._journal = journal
         self.clock = clock
         self.stack = stack
         self.addressing = Addressing(stack)
@@ -175,6 +178,8 @@ class Driver:
                     self.engine.handle(taken)
                 finally:
                     self._orders.extend(self.engine.commands)
+                    if self._journal is not None:
+                        self._journal.decided(self.engine.commands)
                     # if an exception hits an action, the next event goes on with the rest
                     while self._orders:
                         self._obey(self._orders.popleft())
@@ -232,7 +237,7 @@ class Driver:
         self._deciding = False
         self._asker = None
         engine, now = self.engine, self.clock()
-        engine.journal = None
+        engine.journal = self._journal = None
         while engine.requests:
             engine.handle(Cancelled(at=now, request_id=next(iter(engine.requests))))
         for name in engine.directory.asked:

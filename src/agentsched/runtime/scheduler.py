@@ -67,7 +67,8 @@ class Scheduler:
         max_body_bytes: largest request body taken.
         limits: how long attempts may take; each backend may have its own. None sets no bounds but those of the
             caller's client.
-        journal: file to record all events to, for replay; it holds no bodies, keys or URLs.
+        journal: file to record all events and decisions to, for `agentsched replay` and `agentsched simulate`; it
+            holds no bodies, keys or URLs.
 
     Raises:
         UsageError: for a fleet, policy, transport or bound that cannot work, or an unknown option.
@@ -102,14 +103,14 @@ class Scheduler:
         policy = policy if policy is not None else Policy.default()
         engine = Engine(fleet, policy=policy, max_queued=max_queued)
         self._journal = None if journal is None else JournalFile(journal)
-        if self._journal is not None:
-            engine.journal = Journal(self._journal.write, fleet, max_queued=max_queued)
         self._driver = Driver(
             engine,
             clock=clock if clock is not None else time.monotonic,
             stack=stack,
             upstream=reached,
             limits=limits,
+            journal=self._journal
+            and Journal(self._journal.write, fleet, policy=policy, max_queued=max_queued),
         )
         self._io = IoThread()
         self._inbound = Inbound(self._driver, self._request, max_body_bytes, self._io)

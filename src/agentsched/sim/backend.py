@@ -130,6 +130,10 @@ class BackendModel:
             return 0
         return self._batch.tokens(row) if row.order in self._batch.members else row.tokens
 
+    def cached_tokens(self, blocks: tuple[int, ...]) -> int:
+        """Return for how many leading tokens a prompt of these blocks would find KV at the time last advanced to."""
+        return self._memory.pool.find(blocks)[0] * self.spec.block_tokens
+
     def gauges(self) -> Gauges:
         """Return the gauges at the time last advanced to. A call counts as waiting from its arrival."""
         running = len(self._batch) + len(self._prefilling)
@@ -147,6 +151,7 @@ class BackendModel:
         """Raise AssertionError if the books do not add up."""
         pool, batch = self._memory.pool, self._batch
         assert 0 <= pool.used <= pool.capacity and pool.idle <= pool.free, "KV blocks out of bounds"
+        assert pool.free == pool.capacity - pool.used, "KV blocks miscounted"
         assert len(batch) + len(self._prefilling) <= self.spec.max_num_seqs, "more sequences than seats"
         in_batch = [row for row in batch.members.values() if not row.ended]
         prefilling = [row for row in self._prefilling if not row.ended]
@@ -323,6 +328,8 @@ class BackendModel:
     def _share_out(self, budget: int, *, admit: bool) -> list[tuple[Sequence, int]]:
         """Give the tokens of the step to prompts: first to those begun, then to new ones."""
         chunks: list[tuple[Sequence, int]] = []
+        if not self._prefilling and not self._line.waits:
+            return chunks
         begun = iter(list(self._prefilling))
         while budget > 0:
             row = next(begun, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from math import sqrt
 
 from agentsched.sim.calls import Sequence
 from agentsched.sim.speed import Speed
@@ -41,23 +42,32 @@ class Glide:
         """Return how many steps are done at `now`, given that at least `low` are and only `high` matter."""
         if self.end(high) <= now:
             return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.end(middle) <= now:
-                low = middle
-            else:
-                high = middle
-        return low
+        step = self._near(now, low, high - 1)
+        while step > low and self.end(step) > now:
+            step -= 1
+        while step < high - 1 and self.end(step + 1) <= now:
+            step += 1
+        return step
 
     def first_after(self, moment: float, low: int, high: int) -> int:
         """Return the first step to end at or after `moment`, among `low` to `high`; `high` if none does."""
-        while low < high:
-            middle = (low + high) // 2
-            if self.end(middle) >= moment:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        step = self._near(moment, low, high)
+        while step > low and self.end(step - 1) >= moment:
+            step -= 1
+        while step < high and self.end(step) < moment:
+            step += 1
+        return step
+
+    def _near(self, moment: float, low: int, high: int) -> int:
+        """Return a step among `low` to `high` that ends near `moment`; rounding may put it one or two off."""
+        context_s, passed = self.context_s, moment - self.start
+        if context_s:  # passed = steps * (step_s + context * context_s) + width * context_s * steps^2 / 2
+            half = context_s * self.width / 2.0
+            linear = self.step_s + context_s * self.context - half
+            steps = (sqrt(linear * linear + 4.0 * half * max(passed, 0.0)) - linear) / (2.0 * half)
+        else:
+            steps = passed / self.step_s
+        return max(low, int(min(steps, high)))
 
 
 class DecodeBatch:
@@ -153,10 +163,14 @@ class DecodeBatch:
 
     def growth(self, start: int, stop: int) -> int:
         """Return the KV blocks to be added by the steps with numbers `start` up to, not including, `stop`."""
+        residues, width = self._residues, self.block_tokens
         if stop - start == 1:
-            return self._residues[start % self.block_tokens]
-        rounds, rest = divmod(stop - start, self.block_tokens)
-        extra = sum(self._residues[(start + step) % self.block_tokens] for step in range(rest))
+            return residues[start % width]
+        rounds, rest = divmod(stop - start, width)
+        first = start % width
+        extra = sum(residues[first : first + rest])
+        if first + rest > width:
+            extra += sum(residues[: first + rest - width])
         return rounds * len(self.members) + extra
 
     def steps_within(self, blocks: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from agentsched.sim.calls import Sequence
 
@@ -31,31 +32,57 @@ TIME_BOUNDS_S = (
 TOKEN_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 
+FOLD_AT = 1024
+"""Values that a histogram notes down before it sorts them into its buckets: noting is cheap."""
+
+
 class Histogram:
     """Count values into fixed buckets, each up to and including its bound, plus one for the rest."""
 
-    __slots__ = ("bounds", "count", "counts", "total")
+    __slots__ = ("_count", "_counts", "_noted", "_total", "bounds")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.count = 0
-        self.total = 0.0
+        self._counts = [0] * (len(bounds) + 1)
+        self._count = 0
+        self._total = 0.0
+        self._noted: list[tuple[float, int]] = []
 
     def add(self, value: float, times: int = 1) -> None:
         """Count `value` as seen `times` times."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.count += times
-        self.total += value * times
+        self._noted.append((value, times))
+        if len(self._noted) == FOLD_AT:
+            self._fold()
+
+    @property
+    def count(self) -> int:
+        """Return how many values there were."""
+        self._fold()
+        return self._count
+
+    @property
+    def total(self) -> float:
+        """Return their sum."""
+        self._fold()
+        return self._total
+
+    @property
+    def counts(self) -> list[int]:
+        """Return how many values each bucket got."""
+        self._fold()
+        return list(self._counts)
 
     def cumulative(self) -> list[int]:
         """Return for every bound how many values were no larger, then how many there were."""
-        sums: list[int] = []
-        running = 0
-        for count in self.counts:
-            running += count
-            sums.append(running)
-        return sums
+        return list(accumulate(self.counts))
+
+    def _fold(self) -> None:
+        counts, bounds = self._counts, self.bounds
+        for value, times in self._noted:
+            counts[bisect_left(bounds, value)] += times
+            self._count += times
+            self._total += value * times
+        self._noted.clear()
 
 
 def _seconds() -> Histogram:

@@ -26,12 +26,14 @@ def chain_blocks(tokens: bytes, *, width: int, seed: int = 0) -> tuple[int, ...]
 class BlockPool:
     """Count the blocks of one engine; `0 <= used <= capacity` always."""
 
-    __slots__ = ("_held", "_idle", "_own", "capacity")
+    __slots__ = ("_held", "_idle", "_own", "capacity", "free")
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError("an engine needs at least one KV block")
         self.capacity = capacity
+        self.free = capacity
+        """The blocks that may be reserved, those with idle contents included."""
         self._held: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._own = 0
@@ -40,11 +42,6 @@ class BlockPool:
     def used(self) -> int:
         """Return the blocks that some sequence holds."""
         return len(self._held) + self._own
-
-    @property
-    def free(self) -> int:
-        """Return the blocks that may be reserved, those with idle contents included."""
-        return self.capacity - len(self._held) - self._own
 
     @property
     def idle(self) -> int:
@@ -65,31 +62,37 @@ class BlockPool:
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Hold found blocks by their hashes once more."""
-        held = self._held
+        held, idle, before = self._held, self._idle, len(self._held)
         for block in blocks:
-            holders = held.get(block)
-            if holders is None:
-                del self._idle[block]
-                holders = 0
-            held[block] = holders + 1
+            if block in held:
+                held[block] += 1
+            else:
+                del idle[block]
+                held[block] = 1
+        self.free -= len(held) - before
 
     def reserve(self, count: int) -> None:
         """Take `count` free blocks as own ones; the caller has looked at `free`."""
         self._own += count
-        self._forget()
+        self.free -= count
+        if len(self._idle) > self.free:
+            self._forget()
 
     def publish(self, blocks: Sequence[int]) -> None:
         """Turn own blocks, now full, into blocks held by hash; contents that exist already are kept once."""
-        held = self._held
+        held, idle, before = self._held, self._idle, len(self._held)
         for block in blocks:
-            held[block] = held.get(block, 0) + 1
-            self._idle.pop(block, None)
+            if block in held:
+                held[block] += 1
+            else:
+                held[block] = 1
+                idle.pop(block, None)
         self._own -= len(blocks)
+        self.free += len(blocks) - (len(held) - before)
 
     def release(self, held: Sequence[int], own: int, full: Sequence[int] = ()) -> None:
         """Let go of blocks held by hash and of `own` ones, of which the first carry the contents `full`."""
-        self._own -= own
-        counts, idle = self._held, self._idle
+        counts, idle, before = self._held, self._idle, len(self._held)
         for block in reversed(full):
             if block not in counts:
                 idle[block] = None
@@ -98,11 +101,15 @@ class BlockPool:
             holders = counts[block] - 1
             if holders:
                 counts[block] = holders
-                continue
-            del counts[block]
-            idle[block] = None
-        self._forget()
+            else:
+                del counts[block]
+                idle[block] = None
+        self._own -= own
+        self.free += own + before - len(counts)
+        if len(idle) > self.free:
+            self._forget()
 
     def _forget(self) -> None:
-        while self._idle and len(self._idle) > self.free:
-            self._idle.popitem(last=False)
+        idle, free = self._idle, self.free
+        while idle and len(idle) > free:
+            idle.popitem(last=False)

@@ -31,6 +31,11 @@ class Line:
         """Return when the next call on its way in will be ready; None if there is none."""
         return self._entering[0].ready_at if self._entering else None
 
+    @property
+    def waits(self) -> bool:
+        """Whether some call may wait for a seat."""
+        return bool(self._heap)
+
     def arrive(self, row: Sequence) -> None:
         """Let a call in; calls arrive in the order of their `ready_at`."""
         self._entering.append(row)

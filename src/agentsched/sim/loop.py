@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
-from agentsched.engine import Engine
+from agentsched.engine import Engine, Journal
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Event, ModelsListed, Progressed, Submitted, Woke
 from agentsched.model import Backend, Request
@@ -27,7 +27,7 @@ class Loop:
         fleet: the backends and what serves there.
         on_start: told of every attempt that starts: time, attempt, request, backend.
         on_end: told of every request that ended.
-        journal: see `Engine`.
+        journal: told of all events and commands.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Loop:
         max_queued: int = MAX_QUEUED,
         on_start: Callable[[float, Start], None] | None = None,
         on_end: Callable[[float, Resolve], None] | None = None,
-        journal: Callable[[Event], None] | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.engine = Engine(
             [backend for backend, _ in fleet],
@@ -47,6 +47,7 @@ class Loop:
             kept_stories=0,
             journal=journal,
         )
+        self._journal = journal
         self.now = 0.0
         self._on_start = on_start
         self._on_end = on_end
@@ -57,6 +58,7 @@ class Loop:
         self._pushed = 0
         self._inbox: deque[Event] = deque()
         self._deciding = False
+        self._stopped = False
 
     def at(self, when: float, act: Act) -> None:
         """Have something done at a time; of equal times, what was asked for first comes first."""
@@ -74,13 +76,18 @@ class Loop:
             self.feed(Cancelled(at=self.now, request_id=request_id))
 
     def run(self, until: float = inf) -> None:
-        """Let everything happen that is due up to then."""
+        """Let everything happen that is due up to then, or until somebody says `stop`."""
         heap = self._heap
-        while heap and heap[0][0] <= until:
+        self._stopped = False
+        while heap and heap[0][0] <= until and not self._stopped:
             self.now, _, act = heapq.heappop(heap)
             act(self.now)
-        if until < inf:
+        if until < inf and not self._stopped:
             self.now = max(self.now, until)
+
+    def stop(self) -> None:
+        """Have `run` return once what happens now has happened."""
+        self._stopped = True
 
     def feed(self, event: Event) -> None:
         """Let the engine handle an event, and do what it commands; what comes of that is handled next."""
@@ -90,7 +97,10 @@ class Loop:
         self._deciding = True
         try:
             while self._inbox:
-                for command in self.engine.handle(self._inbox.popleft()):
+                commands = self.engine.handle(self._inbox.popleft())
+                if self._journal is not None:
+                    self._journal.decided(commands)
+                for command in commands:
                     self._obey(command)
         finally:
             self._deciding = False

@@ -46,6 +46,7 @@ class Run:
         completed: whether all of its calls were answered.
         given_up: whether one was not: no further ones are made.
         waits_for: per node, how many answers are missing.
+        followers: per node, those that wait for its answer, as often as they name it.
         live: ids of the calls under way.
         delayed: how many calls are to be made after a delay.
     """
@@ -53,13 +54,24 @@ class Run:
     plan: Plan
     query: Query
     arrived_at: float
-    waits_for: list[int]
-    left: int
+    waits_for: list[int] = field(init=False)
+    followers: list[list[int]] = field(init=False)
+    left: int = field(init=False)
     ended_at: float = nan
     completed: bool = False
     given_up: bool = False
     live: dict[str, None] = field(default_factory=dict[str, None])
     delayed: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with nothing answered."""
+        nodes = self.plan.nodes
+        self.waits_for = [len(node.after) for node in nodes]
+        self.followers = [[] for _ in nodes]
+        self.left = len(nodes)
+        for number, node in enumerate(nodes):
+            for earlier in node.after:
+                self.followers[earlier].append(number)
 
     @property
     def latency_s(self) -> float:
@@ -125,15 +137,13 @@ class Player:
             slo_s=plan.slo_s,
             deadline=now + plan.timeout_s if plan.timeout_s is not None else None,
         )
-        waits_for = [len(node.after) for node in plan.nodes]
-        run = Run(plan, query, now, waits_for, len(plan.nodes))
+        run = Run(plan, query, now)
         self.runs.append(run)
         for watch in self._watches:
             watch.opened(run)
         self.loop.feed(QueryOpened(at=now, query=query))
-        for number, missing in enumerate(waits_for):
-            if not missing:
-                self._reach(run, number)
+        for number in [number for number, missing in enumerate(run.waits_for) if not missing]:
+            self._reach(run, number)
 
     def _reach(self, run: Run, number: int) -> None:
         """Make a call whose turn it is, after its delay if it has one."""
@@ -188,23 +198,27 @@ class Player:
             watch.ended(end.request_id, call)
         run = call.run
         del run.live[end.request_id]
-        if end.outcome is Outcome.COMPLETED:
+        self._conclude(call)
+
+    def _conclude(self, call: CallRow) -> None:
+        """Go on with what a call that has ended leads to."""
+        run = call.run
+        if call.outcome is Outcome.COMPLETED:
             run.left -= 1
             self._follow(run, call.number)
         elif not run.given_up:
-            run.given_up, run.ended_at = True, now
+            run.given_up, run.ended_at = True, self.loop.now
             for request_id in list(run.live):
                 self.loop.cancel(request_id)
         if not run.live and not run.delayed and (run.given_up or not run.left):
-            self._close(now, run)
+            self._close(self.loop.now, run)
 
     def _follow(self, run: Run, number: int) -> None:
         """Make the calls that waited for this answer alone, unless the query has been given up."""
-        for later, node in enumerate(run.plan.nodes[number + 1 :], number + 1):
-            if number in node.after:
-                run.waits_for[later] -= node.after.count(number)
-                if not run.waits_for[later] and not run.given_up:
-                    self._reach(run, later)
+        for later in run.followers[number]:
+            run.waits_for[later] -= 1
+            if not run.waits_for[later] and not run.given_up:
+                self._reach(run, later)
 
     def _close(self, now: float, run: Run) -> None:
         if not run.left:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import ceil, inf, isfinite, nan
 
 from agentsched.model import Outcome
+from agentsched.sim.backend import BackendModel
 from agentsched.sim.plan import Plan
 from agentsched.sim.player import CallRow, Run
-from agentsched.sim.server import BatchServer, Server
 from agentsched.sim.spec import BackendSpec
 
 
@@ -52,7 +52,7 @@ def figures(
     calls: Iterable[CallRow],
     alone_s: Callable[[Plan], float],
     *,
-    servers: Iterable[Server] = (),
+    engines: Iterable[BackendModel] = (),
     first: int = 0,
     last: int | None = None,
 ) -> dict[str, float]:
@@ -64,7 +64,7 @@ def figures(
     Args:
         runs, calls: a player's.
         alone_s: how long a plan takes when nothing else is there: the yardstick of slowdown.
-        servers: where preemptions and wasted tokens are counted.
+        engines: where preemptions and wasted tokens are counted.
     """
     counted = runs[first:last]
     if not counted:
@@ -80,7 +80,7 @@ def figures(
     since, until = counted[0].arrived_at, counted[-1].arrived_at
     done = [run for run in runs if run.completed and since <= run.ended_at <= until]
     span_s = until - since
-    preempted, wasted = _lost(servers)
+    preempted, wasted = _lost(engines)
     return {
         "mean_s": mean(latencies),
         "p50_s": quantile(latencies, 0.5),
@@ -145,12 +145,7 @@ def _alone_s(spec: BackendSpec, input_tokens: int, output_tokens: int) -> float:
     return spec.speed.alone_s(input_tokens, output_tokens, chunk_tokens=spec.max_num_batched_tokens)
 
 
-def _lost(servers: Iterable[Server]) -> tuple[int, int]:
+def _lost(engines: Iterable[BackendModel]) -> tuple[int, int]:
     """Return how often an engine took a call's memory away, and the tokens computed in vain."""
-    preemptions = wasted = 0
-    for server in servers:
-        if isinstance(server, BatchServer):
-            counters = server.model.counters
-            preemptions += counters.preemptions
-            wasted += counters.wasted_tokens
-    return preemptions, wasted
+    counted = [engine.counters for engine in engines]
+    return sum(one.preemptions for one in counted), sum(one.wasted_tokens for one in counted)

@@ -1,0 +1,1 @@
+"""The policy bench: policies and peers on real workloads, in virtual time, with exact figures."""

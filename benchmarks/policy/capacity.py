@@ -1,0 +1,61 @@
+"""The highest rate at which enough queries are in time, found by bisection for many contenders at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from benchmarks.policy.contender import Dials
+from benchmarks.policy.pool import Pool
+from benchmarks.policy.row import Row
+from benchmarks.policy.task import Task
+from benchmarks.policy.tuned import Site, tuned
+
+ENOUGH = 0.95
+LOWEST, HIGHEST = 0.1, 1.6
+"""Loads between which the capacity is looked for."""
+STEPS = 7
+"""Bisections; the last two rates differ by 2 %."""
+QUERIES, WARM_UP = 200, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whose capacity is looked for, where."""
+
+    site: Site
+    contender: str
+    dials: Dials
+
+
+def capacities(probes: Iterable[Probe], seeds: Sequence[int], pool: Pool) -> Mapping[Probe, float]:
+    """Return the capacity of each probe in queries a second; 0 if it is below `LOWEST`.
+
+    Whether a rate is held is said by the shares of all seeds together, since those of single seeds go up and
+    down with the rate.
+    """
+    between = dict.fromkeys(probes, (LOWEST, HIGHEST))
+    for _ in range(STEPS):
+        tried = {probe: sqrt(low * high) for probe, (low, high) in between.items()}
+        tasks = [_task(probe, load, seed) for probe, load in tried.items() for seed in seeds]
+        found = iter(pool.play(tasks))
+        for probe, load in tried.items():
+            share = sum(next(found)["slo_share"] for _ in seeds) / len(seeds)
+            low, high = between[probe]
+            between[probe] = (load, high) if share >= ENOUGH else (low, load)
+    return {
+        probe: tuned(probe.site).rate * low if low > LOWEST else 0.0 for probe, (low, _) in between.items()
+    }
+
+
+def _task(probe: Probe, load: float, seed: int) -> Task:
+    workload, fleet = probe.site
+    row = Row(workload=workload, fleet=fleet, load=load, warm_up=WARM_UP, queries=QUERIES)
+    return Task(
+        contender=probe.contender,
+        dials=probe.dials,
+        row=row,
+        seed=seed,
+        rate=tuned(probe.site).rate * load,
+    )

@@ -1,0 +1,97 @@
+"""One contender on one row with one seed, and the figures of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from agentsched import Backend
+from agentsched.sim.plan import Plan
+from agentsched.sim.player import Player, Run, Watch
+from agentsched.sim.report import figures
+from agentsched.sim.server import BatchServer
+from benchmarks.policy.contender import Contender, Dials, Setup, Stage
+from benchmarks.policy.fleets import fleet
+from benchmarks.policy.profile import profile
+from benchmarks.policy.row import Row
+from benchmarks.policy.traffic import alone_of, arrivals
+
+
+class Stop(Watch):
+    """Ends the play once the first so many queries that arrived are over."""
+
+    def __init__(self, first: int) -> None:
+        self._ids = {f"q{number}" for number in range(first)}
+        self.stop: Callable[[], None] = lambda: None
+
+    def closed(self, run: Run) -> None:
+        self._ids.discard(run.query.id)
+        if not self._ids:
+            self.stop()
+
+
+class Refill(Watch):
+    """Lets the next query arrive when one is over: a closed loop."""
+
+    def __init__(self, plans: Iterator[Plan]) -> None:
+        self._plans = plans
+        self.player: Player | None = None
+
+    def closed(self, run: Run) -> None:
+        plan = next(self._plans, None)
+        if plan is not None and self.player is not None:
+            self.player.arrive(self.player.loop.now, plan)
+
+
+def play(contender: Contender, dials: Dials, row: Row, seed: int, rate: float) -> dict[str, float]:
+    """Return the figures of an open row, `rate` queries a second.
+
+    Every contender meets the same queries at the same times.
+    """
+    player, servers = _player(contender, dials, row, Stop(row.warm_up + row.queries))
+    for at, plan in arrivals(row, seed, rate):
+        player.arrive(at, plan)
+    player.run()
+    return _figures(player, servers, row)
+
+
+def saturate(
+    contender: Contender, dials: Dials, row: Row, plans: Iterator[Plan], in_system: int
+) -> dict[str, float]:
+    """Return the figures of a closed loop: so many queries are in the system, a further one enters as one leaves."""
+    refill = Refill(plans)
+    player, servers = _player(contender, dials, row, Stop(row.warm_up + row.queries), refill)
+    refill.player = player
+    for plan in islice(plans, in_system):
+        player.arrive(0.0, plan)
+    player.run()
+    return _figures(player, servers, row)
+
+
+def _player(
+    contender: Contender, dials: Dials, row: Row, stop: Stop, *more: Watch
+) -> tuple[Player, list[BatchServer]]:
+    specs = fleet(row.fleet)
+    servers = {name: BatchServer(spec) for name, spec in specs.items()}
+    stage = Stage(specs=specs, servers=servers, profile=profile(row.workload, row.fleet))
+    setup = contender.prepare(stage, *dials)
+    backends = [(_backend(name, setup), server) for name, server in servers.items()]
+    player = setup.player(backends, setup.policy, [*setup.watches, stop, *more])
+    stop.stop = player.loop.stop
+    return player, list(servers.values())
+
+
+def _backend(name: str, setup: Setup) -> Backend:
+    limit = setup.limits[name] if setup.limits is not None else None
+    return Backend(f"http://{name}.invalid/v1", name=name, models=["m"], max_concurrency=limit)
+
+
+def _figures(player: Player, servers: list[BatchServer], row: Row) -> dict[str, float]:
+    return figures(
+        player.runs,
+        player.calls,
+        alone_of(row.fleet),
+        engines=[server.model for server in servers],
+        first=row.warm_up,
+        last=row.warm_up + row.queries,
+    )

@@ -1,0 +1,106 @@
+"""Plays many things on several processes; what is found is kept as it comes, so that a run can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("src/agentsched", "benchmarks/policy", "benchmarks/data")
+NOT_PLAYED = (
+    *("transport", "runtime", "testing", "cli", "pytest_plugin.py"),
+    *("report", "__main__.py", "bounds.py", "capacity.py", "pool.py", "smoke.py", "tuned.py", "tuning.py"),
+)
+"""What the figures of a task do not depend on."""
+
+Figures = Mapping[str, float]
+
+
+class Playable(Protocol):
+    """Something with figures.
+
+    Attributes:
+        key: what tells it from everything else.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    def play(self) -> Figures: ...
+
+
+class Store:
+    """Figures by task, in a file of JSON lines; those of other sources than today's are forgotten."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digest = sources_digest()
+        self._found: dict[str, Figures] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    kept = json.loads(line)
+                except ValueError:
+                    continue  # cut off while it was written
+                if kept["sources"] == self._digest:
+                    self._found[kept["task"]] = kept["figures"]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, task: Playable) -> Figures | None:
+        """Return what was found, if it was."""
+        return self._found.get(task.key)
+
+    def put(self, task: Playable, found: Figures) -> None:
+        """Keep what was found."""
+        self._found[task.key] = found
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"sources": self._digest, "task": task.key, "figures": found}) + "\n")
+
+
+class Pool:
+    """Plays tasks on several processes, those first that nobody has played."""
+
+    def __init__(
+        self, store: Store, jobs: int, told: Callable[[int, int], None] = lambda done, of: None
+    ) -> None:
+        self._store = store
+        self._told = told
+        self._executor = ProcessPoolExecutor(jobs)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def play(self, tasks: Iterable[Playable]) -> list[Figures]:
+        """Return the figures of tasks, in their order."""
+        wanted = list(tasks)
+        missing = {task.key: task for task in wanted if self._store.get(task) is None}
+        futures = {self._executor.submit(_play, task): task for task in missing.values()}
+        for done, future in enumerate(as_completed(futures), 1):
+            self._store.put(futures[future], future.result())
+            self._told(done, len(futures))
+        return [found for task in wanted if (found := self._store.get(task)) is not None]
+
+
+def _play(task: Playable) -> Figures:
+    return task.play()
+
+
+def sources_digest() -> str:
+    """Return a digest of all that decides the figures."""
+    digest = blake2b(digest_size=8)
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            inside = path.relative_to(ROOT / folder).parts
+            if path.suffix in {".py", ".gz"} and inside[0] not in NOT_PLAYED:
+                digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""From figures to tables, intervals, pictures and one page."""

@@ -1,0 +1,133 @@
+"""Plays what the page shows, and writes the page with its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from agentsched.cli.plot import latency_plot
+from benchmarks.policy.capacity import ENOUGH, HIGHEST, LOWEST, Probe, capacities
+from benchmarks.policy.clairvoyant import CLAIRVOYANT
+from benchmarks.policy.ours import DEFAULT
+from benchmarks.policy.peers import FIFO, PEERS
+from benchmarks.policy.pool import ROOT, Pool
+from benchmarks.policy.report.page import capacity_table, contenders, summary, table
+from benchmarks.policy.report.standings import KNOWING, Standings, row_bounds, standings
+from benchmarks.policy.routers import ROUTERS
+from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, Row
+from benchmarks.policy.task import Task
+from benchmarks.policy.tuned import Site, rate_of, tuned
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+PICTURES = ROOT / "docs" / "img"
+FAIR = tuple(contender.name for contender in (*PEERS, DEFAULT))
+DRAWN = ("least outstanding", "weighted LO", FIFO.name, DEFAULT.name)
+PROBED = ("least outstanding", "weighted LO", FIFO.name, "EDF", "LLF", DEFAULT.name)
+SWEPT_SEEDS = 2
+COMMAND = "python -m benchmarks.policy"
+
+
+def write_page(pool: Pool, seeds: Sequence[int], *, full: bool) -> Path:
+    """Play the core table, and with `full` every other row; return where the page is."""
+    core = [standings(row, FAIR, seeds, pool) for row in CORE]
+    routed = [standings(row, (*FAIR[:-1], *ROUTERS, FAIR[-1]), seeds[:ROUTED_SEEDS], pool) for row in ROUTED]
+    more = [standings(row, FAIR, seeds, pool) for row in FULL] if full else []
+    sites = list(dict.fromkeys(row.site for row in CORE))
+    found = capacities(_probes(sites), seeds, pool)
+    limits = {site: row_bounds(_row_of(site), seeds[0]).throughput for site in sites}
+    pictures = [draw(site, pool, seeds[:SWEPT_SEEDS]) for site in sites]
+    parts = [
+        _head(seeds),
+        "## Summary\n\n" + summary(core),
+        "## Capacity\n\n" + _on_capacity() + "\n\n" + capacity_table(found, limits),
+        "## Latency against rate\n\n" + "\n\n".join(pictures),
+        "## Beside LiteLLM Router\n\n" + _on_routers() + "\n\n" + "\n\n".join(map(_section, routed)),
+        "## Core table\n\n" + "\n\n".join(map(_section, core)),
+    ]
+    if more:
+        parts.append("## Other rows\n\n" + summary(more) + "\n\n" + "\n\n".join(map(_section, more)))
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return PAGE
+
+
+def draw(site: Site, pool: Pool, seeds: Sequence[int]) -> str:
+    """Draw P95 against the rate on a site; return the picture as the page shows it."""
+    swept = [row for row in SWEEP if row.site == site]
+    tasks = [task for row in swept for task in _sweep_tasks(row, seeds)]
+    found = dict(zip([task.key for task in tasks], pool.play(tasks), strict=True))
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in swept:
+        for name in (*DRAWN, CLAIRVOYANT.name):
+            played = [found[task.key]["p95_s"] for task in _sweep_tasks(row, seeds) if task.contender == name]
+            series.setdefault(name, []).append((rate_of(row), sum(played) / len(played)))
+    path = PICTURES / f"{'-'.join(site)}.svg"
+    path.parent.mkdir(exist_ok=True)
+    title = f"{site[0]} on {site[1]}"
+    latency_plot(path, series, x_title="queries/s", y_title="P95 latency of queries, s", title=title)
+    return f"![{title}]({path.relative_to(PAGE.parent)})"
+
+
+def _sweep_tasks(row: Row, seeds: Iterable[int]) -> list[Task]:
+    kept, rate = tuned(row.site), rate_of(row)
+    settings = [(name, kept.dials[name]) for name in DRAWN]
+    settings.append((CLAIRVOYANT.name, kept.ceiling(CLAIRVOYANT.name, row.load)["p95_s"]))
+    return [
+        Task(contender=name, dials=dials, row=row, seed=seed, rate=rate)
+        for seed in seeds
+        for name, dials in settings
+    ]
+
+
+def _probes(sites: Iterable[Site]) -> list[Probe]:
+    probes: list[Probe] = []
+    for site in sites:
+        kept = tuned(site)
+        probes += [Probe(site, name, kept.dials[name]) for name in PROBED]
+        probes += [Probe(site, name, kept.ceiling(name, 0.85)["slo_share"]) for name in kept.ceilings]
+    return probes
+
+
+def _row_of(site: Site) -> Row:
+    return next(row for row in CORE if row.site == site and row.load > 1.0)
+
+
+def _section(standing: Standings) -> str:
+    rate = rate_of(standing.row)
+    head = f"### {standing.row.name}"
+    return f"{head}\n\n{rate:.4f} queries/s.\n\n{table(standing)}" if rate else f"{head}\n\n{table(standing)}"
+
+
+def _head(seeds: Sequence[int]) -> str:
+    return f"""# Benchmarks
+
+Written by `{COMMAND} core`; every figure is exact and comes again. All queries, arrivals and engines are simulated
+in virtual time ({len(seeds)} seeds a row, the same queries at the same times for everybody; 100 queries to warm up, 500
+that count, more behind them so that the last ones see load too). The library's part is its real engine and policies.
+
+- **Load 1.0** of a workload on a fleet is what FIFO behind the best of its limits completes when it always has
+  queries waiting ({COMMAND} tune; kept in `benchmarks/policy/tuned.json` with everybody's dials, which were set on
+  other queries at load 0.85).
+- **SLO**: four times the query's critical path on an idle fleet. **Slowdown**: latency over that path.
+- **Gap closed**: (strongest baseline - ours) / (strongest baseline - clairvoyant), with 95 % bootstrap intervals over
+  the seeds; below 0 ours is worse than the strongest baseline. **Against it**: ours over the strongest baseline.
+- **Lower bound**: no scheduler can have a lower mean latency (`benchmarks/policy/bounds.py`).
+- Workloads: `benchmarks/policy/workloads`; their data and its licences: `benchmarks/data/README.md`.
+
+Who competes:
+
+{contenders((*FAIR, *KNOWING))}"""
+
+
+def _on_capacity() -> str:
+    return (
+        f"The highest rate, in queries a second, at which {ENOUGH:.0%} of the queries of all seeds together are within "
+        f"their SLO, by bisection between loads {LOWEST} and {HIGHEST}; 0 where it is below. The upper bound is what "
+        "no scheduler can exceed for ever, late or not."
+    )
+
+
+def _on_routers() -> str:
+    return (
+        "The real package, 1.110, calls the same engines through its own clients, in virtual time. It is slow to play: "
+        f"two small rows, {ROUTED_SEEDS} seeds."
+    )

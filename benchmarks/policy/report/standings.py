@@ -1,0 +1,115 @@
+"""How everybody did on a row: figures seed by seed, ceilings and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+
+from agentsched.sim.report import METRICS
+from benchmarks.policy.bounds import Bounds, bounds
+from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
+from benchmarks.policy.fleets import fleet
+from benchmarks.policy.pool import Figures, Playable, Pool
+from benchmarks.policy.row import CLOSED, Row
+from benchmarks.policy.task import Task
+from benchmarks.policy.traffic import arrivals, plans
+from benchmarks.policy.tuned import rate_of, tuned
+
+KNOWING = (CLAIRVOYANT.name, FUSING.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standings:
+    """A row's results.
+
+    Attributes:
+        figures: by contender, one for each seed; the fair ones in the order of the cast.
+        ceilings: by clairvoyant contender and dials.
+        bounds: one for each seed.
+    """
+
+    row: Row
+    seeds: Sequence[int]
+    figures: Mapping[str, Sequence[Figures]]
+    ceilings: Mapping[str, Sequence[Sequence[Figures]]]
+    bounds: Sequence[Bounds]
+
+    def values(self, contender: str, metric: str) -> list[float]:
+        """Return a contender's figure of each seed; of a clairvoyant one with the dials that are best for it."""
+        if contender not in KNOWING:
+            return [found[metric] for found in self.figures[contender]]
+        options = [[found[metric] for found in dials] for dials in self.ceilings[contender]]
+        return min(options, key=lambda values: _sign(metric) * sum(values))
+
+    def mean(self, contender: str, metric: str) -> float:
+        """Return the mean over the seeds."""
+        values = self.values(contender, metric)
+        return sum(values) / len(values) if values else nan
+
+    def spread(self, contender: str, metric: str) -> float:
+        """Return half the range over the seeds."""
+        values = self.values(contender, metric)
+        return (max(values) - min(values)) / 2.0
+
+    def strongest(self, metric: str, among: Iterable[str]) -> str:
+        """Return the best of some contenders."""
+        return min(among, key=lambda name: _sign(metric) * self.mean(name, metric))
+
+
+def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Task]:
+    """Return what has to be played for a row, seed by seed so that the queries are made once."""
+    kept, rate = tuned(row.site), rate_of(row)
+    settings = [(name, kept.dials.get(name, ())) for name in contenders]
+    settings += [(name, dials) for name in kept.ceilings for dials in _distinct(row, name)]
+    return [
+        Task(contender=name, dials=dials, row=row, seed=seed, rate=rate)
+        for seed in seeds
+        for name, dials in settings
+    ]
+
+
+def standings(row: Row, contenders: Sequence[str], seeds: Sequence[int], pool: Pool) -> Standings:
+    """Play what has not been played yet, and return how everybody did."""
+    tasks = tasks_of(row, contenders, seeds)
+    return gather(row, contenders, seeds, dict(zip(map(_key, tasks), pool.play(tasks), strict=True)))
+
+
+def gather(
+    row: Row, contenders: Sequence[str], seeds: Sequence[int], found: Mapping[str, Figures]
+) -> Standings:
+    """Return the standings from what was found by task."""
+    kept, rate = tuned(row.site), rate_of(row)
+
+    def played(name: str, dials: tuple[float | str, ...]) -> list[Figures]:
+        return [found[_key(Task(contender=name, dials=dials, row=row, seed=s, rate=rate))] for s in seeds]
+
+    return Standings(
+        row=row,
+        seeds=seeds,
+        figures={name: played(name, kept.dials.get(name, ())) for name in contenders},
+        ceilings={name: [played(name, dials) for dials in _distinct(row, name)] for name in kept.ceilings},
+        bounds=[row_bounds(row, seed) for seed in seeds],
+    )
+
+
+def row_bounds(row: Row, seed: int, *, fused: bool = False) -> Bounds:
+    """Return the bounds of a row; of a closed one, whose arrivals follow from the schedule, by paths alone."""
+    closed = row.arrivals == CLOSED
+    queries = [(0.0, plan) for plan in plans(row, seed)] if closed else arrivals(row, seed, rate_of(row))
+    last = row.warm_up + row.queries
+    found = bounds(queries, fleet(row.fleet), first=row.warm_up, last=last, fused=fused)
+    return replace(found, pool_s=0.0) if closed else found
+
+
+def _distinct(row: Row, name: str) -> list[tuple[float | str, ...]]:
+    best = tuned(row.site).ceiling(name, row.load)
+    return list(dict.fromkeys(best.values()))
+
+
+def _key(task: Playable) -> str:
+    return task.key
+
+
+def _sign(metric: str) -> float:
+    return 1.0 if METRICS[metric].less_is_better else -1.0

@@ -1,0 +1,77 @@
+"""One contender on one row with one seed, and a closed loop of FIFO: what a pool plays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from random import Random
+
+from benchmarks.policy.cast import CAST
+from benchmarks.policy.contender import Dials, limits
+from benchmarks.policy.fleets import fleet
+from benchmarks.policy.peers import FIFO
+from benchmarks.policy.play import play, saturate
+from benchmarks.policy.profile import profile
+from benchmarks.policy.routers import ROUTERS, play_router
+from benchmarks.policy.row import CLOSED, Row
+from benchmarks.policy.traffic import plans
+from benchmarks.policy.workloads import WORKLOADS
+
+CROWDED = 1.5
+"""Queries in a closed loop, in multiples of the calls that all backends have memory for."""
+FEWEST = 20
+"""Least queries in a closed loop per backend: a query has most often one call under way."""
+QUERIES = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A contender, by name, on an open row.
+
+    Attributes:
+        rate: queries a second; in a closed loop it says nothing.
+    """
+
+    contender: str
+    dials: Dials
+    row: Row
+    seed: int
+    rate: float
+
+    @property
+    def key(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def play(self) -> Mapping[str, float]:
+        if self.contender in ROUTERS:
+            return play_router(ROUTERS[self.contender], self.row, self.seed, self.rate)
+        contender = CAST[self.contender]
+        if self.row.arrivals == CLOSED:
+            return saturate(
+                contender, self.dials, self.row, iter(plans(self.row, self.seed)), int(self.row.load)
+            )
+        return play(contender, self.dials, self.row, self.seed, self.rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation:
+    """FIFO behind limits when queries always wait."""
+
+    site: tuple[str, str]
+    dials: Dials
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def play(self) -> Mapping[str, float]:
+        workload, fleet_name = self.site
+        specs = fleet(fleet_name)
+        held = sum(limits(specs, profile(workload, fleet_name), 1.0).values())
+        in_system = max(FEWEST * len(specs), int(CROWDED * held))
+        row = Row(workload=workload, fleet=fleet_name, load=1.0, warm_up=2 * in_system, queries=QUERIES)
+        drawn = islice(WORKLOADS[workload](Random(f"plans {self.seed}")), 4 * in_system + QUERIES)
+        return saturate(FIFO, self.dials, row, drawn, in_system)

@@ -1,0 +1,63 @@
+"""The queries of a row: the same for every contender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, lru_cache
+from itertools import islice
+from random import Random
+
+from agentsched.sim.plan import Plan
+from agentsched.sim.report import unloaded_s
+from benchmarks.policy.arrivals import azure, bursts, poisson, servegen
+from benchmarks.policy.fleets import fleet
+from benchmarks.policy.row import Row
+from benchmarks.policy.workloads import WORKLOADS
+
+BURST_CV = 3.0
+
+ARRIVALS: Mapping[str, Callable[[Random, float], Iterator[float]]] = {
+    "poisson": poisson,
+    "bursts": lambda dice, rate: bursts(dice, rate, BURST_CV),
+    "azure-conv": lambda dice, rate: azure(dice, rate, "conv"),
+    "azure-code": lambda dice, rate: azure(dice, rate, "code"),
+    "servegen": servegen,
+}
+
+
+def arrivals(row: Row, seed: int, rate: float) -> list[tuple[float, Plan]]:
+    """Return the queries of an open row with the times at which they arrive, `rate` a second on average."""
+    times = ARRIVALS[row.arrivals](Random(f"arrivals {seed}"), rate)
+    return list(zip(islice(times, row.arriving), plans(row, seed), strict=False))
+
+
+def plans(row: Row, seed: int) -> list[Plan]:
+    """Return the queries of a row, with what they wish for."""
+    return _wishing(row.workload, row.fleet, row.slo_scale, seed, row.arriving)
+
+
+@lru_cache(maxsize=4)
+def _wishing(workload: str, fleet_name: str, scale: float, seed: int, count: int) -> list[Plan]:
+    specs = tuple(fleet(fleet_name).values())
+    return [replace(plan, slo_s=scale * unloaded_s(plan, specs)) for plan in _plain(workload, seed, count)]
+
+
+@lru_cache(maxsize=4)
+def _plain(workload: str, seed: int, count: int) -> list[Plan]:
+    return list(islice(WORKLOADS[workload](Random(f"plans {seed}")), count))
+
+
+@cache
+def alone_of(fleet_name: str) -> Callable[[Plan], float]:
+    """Return what tells how long a plan takes on a fleet when nothing else is there."""
+    specs = tuple(fleet(fleet_name).values())
+    return lambda plan: unloaded_s(plan, specs)
+
+
+@cache
+def repeats(workload: str) -> bool:
+    """Return whether some of a workload's work is done more than once."""
+    drawn = islice(WORKLOADS[workload](Random("profile")), 100)
+    seen = [node.signature for plan in drawn for node in plan.nodes if node.signature is not None]
+    return len(seen) > len(set(seen))

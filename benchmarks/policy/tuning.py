@@ -1,0 +1,85 @@
+"""Measures load 1.0 of a site, and sets everybody's dials there, with queries that no row plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TypeVar
+
+from agentsched.sim.report import METRICS
+from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
+from benchmarks.policy.contender import Contender, Dials
+from benchmarks.policy.ours import OURS
+from benchmarks.policy.peers import FACTORS, PEERS
+from benchmarks.policy.pool import Figures, Pool
+from benchmarks.policy.row import CORE_LOADS, Row
+from benchmarks.policy.task import Saturation, Task
+from benchmarks.policy.traffic import repeats
+from benchmarks.policy.tuned import Site, Tuned, keep
+
+T = TypeVar("T")
+
+SEEDS = (101, 102)
+LOAD = 0.85
+CEILINGS = ("mean_s", "p95_s", "p99_s", "slowdown", "slo_share")
+
+
+def tune(site: Site, pool: Pool) -> Tuned:
+    """Measure and set everything of a site, and keep it."""
+    rate = load_one(site, pool)
+    dials = {contender.name: best_dials(contender, site, rate, pool) for contender in (*PEERS, *OURS)}
+    knowing = [CLAIRVOYANT, *([FUSING] if repeats(site[0]) else [])]
+    ceilings = {
+        contender.name: {f"{load:g}": ceiling(contender, site, rate, load, pool) for load in CORE_LOADS}
+        for contender in knowing
+    }
+    found = Tuned(rate=rate, dials=dials, ceilings=ceilings)
+    keep(site, found)
+    return found
+
+
+def load_one(site: Site, pool: Pool) -> float:
+    """Return the most queries a second that FIFO with one of its limits completes in a closed loop."""
+    tasks = [Saturation(site=site, dials=dials, seed=seed) for dials, seed in product(FACTORS, SEEDS)]
+    found = [figures["throughput"] for figures in pool.play(tasks)]
+    return max(_mean(part) for part in _parts(found, len(SEEDS)))
+
+
+def best_dials(contender: Contender, site: Site, rate: float, pool: Pool) -> Dials:
+    """Return the dials with which mean and P95, multiplied, are least."""
+    if len(contender.dials) == 1:
+        return contender.dials[0]
+    found = pool.play(_tasks(contender, site, rate, LOAD, SEEDS))
+    scores = [
+        _mean([figures["mean_s"] for figures in part]) * _mean([figures["p95_s"] for figures in part])
+        for part in _parts(found, len(SEEDS))
+    ]
+    return contender.dials[scores.index(min(scores))]
+
+
+def ceiling(contender: Contender, site: Site, rate: float, load: float, pool: Pool) -> Mapping[str, Dials]:
+    """Return for each metric the dials that are best for it, by one seed."""
+    found = pool.play(_tasks(contender, site, rate, load, SEEDS[:1]))
+    return {metric: contender.dials[_best(found, metric)] for metric in CEILINGS}
+
+
+def _tasks(
+    contender: Contender, site: Site, rate: float, load: float, seeds: Sequence[int]
+) -> Iterator[Task]:
+    row = Row(workload=site[0], fleet=site[1], load=load)
+    for dials, seed in product(contender.dials, seeds):
+        yield Task(contender=contender.name, dials=dials, row=row, seed=seed, rate=rate * load)
+
+
+def _best(found: Sequence[Figures], metric: str) -> int:
+    """Return the number of the best figures; of equal ones, those with the least mean."""
+    sign = 1.0 if METRICS[metric].less_is_better else -1.0
+    return min(range(len(found)), key=lambda number: (sign * found[number][metric], found[number]["mean_s"]))
+
+
+def _parts(values: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

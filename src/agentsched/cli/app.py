@@ -1,0 +1,55 @@
+"""The commands and their options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentsched.cli.policies import constructors
+from agentsched.cli.replay import replay_journal
+from agentsched.cli.simulate import simulate_trace
+
+NAMES = "|".join(constructors())
+
+app = typer.Typer(
+    help="Play traces against fleets in virtual time, and journals once more.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def simulate(  # noqa: PLR0917 - typer's way to declare options
+    trace: Annotated[Path, typer.Argument(help="Calls: CSV, JSON Lines, or a journal.")],
+    fleet: Annotated[Path, typer.Argument(help="Backends: TOML.")],
+    policy: Annotated[
+        list[str] | None, typer.Option(metavar=NAMES, help="One to play; may be given several times.")
+    ] = None,
+    speed_up: Annotated[float, typer.Option(help="How many times faster queries arrive.")] = 1.0,
+    warm_up: Annotated[int, typer.Option(help="How many queries come before those that count.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="SVG or PNG: latency against rate.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+) -> None:
+    """Play a trace against a fleet under each policy, and compare."""
+    simulate_trace(
+        trace,
+        fleet,
+        policies=policy or ["fcfs", "default"],
+        speed_up=speed_up,
+        warm_up=warm_up,
+        plot=plot,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def replay(
+    journal: Annotated[Path, typer.Argument(help="What Scheduler(journal=...) recorded.")],
+    policy: Annotated[str | None, typer.Option(metavar=NAMES, help="The recorded one if not given.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Print so many events; all are compared.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Print the verdict only.")] = False,
+) -> None:
+    """Have the events of a journal happen again, and explain the first decision that is another one now."""
+    same = replay_journal(journal, policy=policy, limit=0 if check else limit)
+    raise typer.Exit(0 if same else 1)
