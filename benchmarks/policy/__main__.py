@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 
+from benchmarks.policy import smoke
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.pool import ROOT, Pool, Store
 from benchmarks.policy.report.book import FAIR, write_page
@@ -39,6 +40,8 @@ def main() -> int:
                     workload, _, fleet = site.partition("/")
                     found = tune((workload, fleet), pool)
                     print(f"{site}: {found.rate:.4f} queries/s, {found.dials}")
+            case "smoke":
+                smoke.record()
             case command:
                 print(write_page(pool, range(given.seeds), full=command == "full"))
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
@@ -57,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     row.add_argument("--arrivals", default="poisson")
     commands.add_parser("core", help="play the core table and write the page")
     commands.add_parser("full", help="play every row and write the page")
+    commands.add_parser("smoke", help="record the figures that the tests compare with")
     tuning = commands.add_parser("tune", help=f"measure and set, for the dials of {len(CAST)} contenders")
     tuning.add_argument("sites", nargs="*", metavar="WORKLOAD/FLEET")
     return parser

@@ -12,8 +12,8 @@ from random import Random
 
 from benchmarks.policy.data import Window, times, windows
 
-AZURE_ARRIVALS = 2_000
-"""Length of a window of the Azure traces."""
+AZURE_ARRIVALS = 600
+"""Length of a window of the Azure traces: the warm-up and the queries that count of a row."""
 
 
 def poisson(dice: Random, rate: float) -> Iterator[float]:
@@ -34,7 +34,7 @@ def bursts(dice: Random, rate: float, cv: float) -> Iterator[float]:
 
 
 def azure(dice: Random, rate: float, which: str) -> Iterator[float]:
-    """Repeat 2,000 successive arrivals of the `conv` or `code` trace of 2023, from a random one on.
+    """Repeat 600 successive arrivals of the `conv` or `code` trace of 2023, from a random one on.
 
     Time is stretched so that these have the rate asked for: what is left is the burstiness within them, not
     that some parts of the trace are busier than others.

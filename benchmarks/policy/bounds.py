@@ -1,31 +1,39 @@
-"""What no scheduler can beat on a row: lower bounds on the mean latency, an upper one on the throughput.
+"""What no scheduler can beat on a row: lower bounds on the mean latency and the makespan, an upper one on throughput.
 
 1. *Path*: a query takes at least its critical path, each call alone on the backend that is fastest for it, of
    its prompt only those blocks read that no other prompt of the row has.
 2. *Pool*: all backends as one server. A call occupies engine m for at least
 
-       p_m = own_tokens * prefill_s + steps * slope * step_s + (1 - slope) * step_s * area / capacity
+       p_m = own_tokens * prefill_s + steps * slope * step_s + (1 - slope) * step_s * shares_m
 
    seconds of its own, since a step over n sequences takes `step_s * (1 - slope + n * slope)` besides what it
-   reads, and the shared part serves at most as many sequences as memory has room for (the area is the tokens held,
-   summed over the steps) and as there are seats. For any positive s_m, a server of speed `sum(s_m)` to which the
-   call is `min(p_m * s_m)` of work, with all work of a query there when it arrives, does in time whatever the
-   fleet does; shortest remaining work first has the least mean latency on it (Schrage 1968).
+   reads. Its shared part serves what fits: of memory a call takes the share `area / capacity`, the tokens that it
+   holds summed over its steps (the area bound), of the seats `steps / seats`; in each step either kind of shares
+   sums to 1 at most, so any mean of the two with the same weights for all calls does too, and is a valid `shares_m`.
+   For any positive s_m, a server of speed `sum(s_m)` to which the call is `min(p_m * s_m)` of work, with all work
+   of a query there when it arrives, does in time whatever the fleet does; shortest remaining work first has the
+   least mean latency on it (Schrage 1968). The best of several weights is taken.
+3. *Makespan*: from the first arrival that counts to the last end, the latest path or all work on the pool.
 
-Memory that two calls share counts for neither, and only the queries that count are there: both favour the bound.
-For those who compute equal nodes once, a node that has equals counts for nothing at all.
+Memory that two calls of the row share counts for neither, and only the queries that count are there: both favour
+the bound. For those who compute equal nodes once, a node that has equals counts for nothing at all. All bounds are
+those of the row's own queries.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from agentsched.sim.plan import Node, Plan
 from agentsched.sim.spec import BackendSpec
 from benchmarks.policy.fleets import kv_tokens
+
+MEMORY_WEIGHTS = (1.0, 0.9, 0.5, 0.0)
+"""How much the shares of memory count, the rest being shares of seats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +42,13 @@ class Bounds:
 
     Attributes:
         path_s, pool_s: lower bounds on the mean latency in seconds.
-        throughput: upper bound on the queries a second that can be completed for ever.
+        makespan_s: a lower one on the seconds from the first arrival to the last end.
+        throughput: an upper one on the queries a second that can be completed when such queries come for ever.
     """
 
     path_s: float
     pool_s: float
+    makespan_s: float
     throughput: float
 
     @property
@@ -51,38 +61,56 @@ def bounds(
     arrivals: Sequence[tuple[float, Plan]],
     specs: Mapping[str, BackendSpec],
     *,
+    own: Own,
     first: int,
     last: int,
-    fused: bool = False,
 ) -> Bounds:
     """Return the bounds for the queries numbered `first` up to, not including, `last`.
 
     Args:
-        arrivals: all queries with their times, those as well that do not count.
-        fused: whether equal nodes may be computed once.
+        own: of all queries that may be played, those as well that do not count.
     """
-    own = Own([plan for _, plan in arrivals], fused=fused)
-    counted = arrivals[first:last]
-    engines = list(specs.values())
+    counted, engines = arrivals[first:last], list(specs.values())
+    paths = [_path_s(plan, engines, own) for _, plan in counted]
+    pools = [_pool(counted, engines, own, weight) for weight in MEMORY_WEIGHTS]
+    first_at = counted[0][0]
+    latest_path = max(at - first_at + path_s for (at, _), path_s in zip(counted, paths, strict=True))
+    seconds = max(seconds for _, seconds in pools)
+    return Bounds(
+        path_s=sum(paths) / len(paths),
+        pool_s=max(mean_s for mean_s, _ in pools),
+        makespan_s=max(latest_path, seconds),
+        throughput=len(counted) / seconds if seconds else inf,
+    )
+
+
+def _pool(
+    counted: Sequence[tuple[float, Plan]], engines: Sequence[BackendSpec], own: Own, memory_weight: float
+) -> tuple[float, float]:
+    """Return the least mean latency on all backends as one server, and the seconds that it is busy."""
     seconds = [
-        [_occupied_s(spec, node, own) for spec in engines] for _, plan in counted for node in plan.nodes
+        [_occupied_s(spec, node, own, memory_weight) for spec in engines]
+        for _, plan in counted
+        for node in plan.nodes
     ]
     weights = _weights(seconds)
     work = iter([min(p * s for p, s in zip(row, weights, strict=True)) for row in seconds])
     jobs = [(at, sum(next(work) for _ in plan.nodes)) for at, plan in counted]
-    speed, total = sum(weights), sum(size for _, size in jobs)
-    return Bounds(
-        path_s=sum(_path_s(plan, engines, own) for _, plan in counted) / len(counted),
-        pool_s=srpt_mean_s(jobs, speed),
-        throughput=len(counted) * speed / total if total else float("inf"),
-    )
+    speed = sum(weights)
+    return srpt_mean_s(jobs, speed), sum(size for _, size in jobs) / speed
 
 
 class Own:
-    """Which of a row's work is a call's own, because no other has it."""
+    """Which of a row's work is a call's own, because no other has it.
 
-    def __init__(self, plans: Sequence[Plan], *, fused: bool) -> None:
+    Args:
+        plans: all queries of the row; none of their nodes has output blocks.
+        fused: whether equal nodes may be computed once.
+    """
+
+    def __init__(self, plans: Iterable[Plan], *, fused: bool) -> None:
         nodes = [node for plan in plans for node in plan.nodes]
+        assert not any(node.output_blocks for node in nodes), "answers that others begin with are not counted"
         self._blocks = Counter(block for node in nodes for block in set(node.prompt_blocks))
         self._signatures = Counter(node.signature for node in nodes) if fused else Counter[str | None]()
 
@@ -112,7 +140,7 @@ def srpt_mean_s(jobs: Sequence[tuple[float, float]], speed: float = 1.0) -> floa
             heapq.heappush(waiting, (work / speed, at))
             following += 1
         left_s, at = heapq.heappop(waiting)
-        until = jobs[following][0] if following < len(jobs) else float("inf")
+        until = jobs[following][0] if following < len(jobs) else inf
         if now + left_s <= until:
             now += left_s
             total_s += now - at
@@ -122,13 +150,13 @@ def srpt_mean_s(jobs: Sequence[tuple[float, float]], speed: float = 1.0) -> floa
     return total_s / len(jobs)
 
 
-def _occupied_s(spec: BackendSpec, node: Node, own: Own) -> float:
+def _occupied_s(spec: BackendSpec, node: Node, own: Own, memory_weight: float) -> float:
     """Return the seconds for which a call has an engine to itself, at least: see p_m above."""
     if own.spared(node):
         return 0.0
     speed, tokens, steps = spec.speed, own.tokens(node, spec.block_tokens), max(node.output_tokens - 1, 0)
     area = steps * tokens + steps * (steps + 1) / 2.0
-    shares = max(area / kv_tokens(spec), steps / spec.max_num_seqs)
+    shares = memory_weight * area / kv_tokens(spec) + (1.0 - memory_weight) * steps / spec.max_num_seqs
     slope = min(speed.batch_slope, 1.0)
     return tokens * speed.prefill_s + speed.step_s * (steps * slope + (1.0 - slope) * shares)
 
@@ -136,15 +164,15 @@ def _occupied_s(spec: BackendSpec, node: Node, own: Own) -> float:
 def _path_s(plan: Plan, engines: Sequence[BackendSpec], own: Own) -> float:
     ends: list[float] = []
     for node in plan.nodes:
-        least = 0.0 if own.spared(node) else min(_alone_s(spec, node, own) for spec in engines)
+        least = (
+            0.0
+            if own.spared(node)
+            else min(
+                spec.alone_s(own.tokens(node, spec.block_tokens), node.output_tokens) for spec in engines
+            )
+        )
         ends.append(max((ends[earlier] for earlier in node.after), default=0.0) + node.delay_s + least)
     return max(ends)
-
-
-def _alone_s(spec: BackendSpec, node: Node, own: Own) -> float:
-    return spec.speed.alone_s(
-        own.tokens(node, spec.block_tokens), node.output_tokens, chunk_tokens=spec.max_num_batched_tokens
-    )
 
 
 def _weights(seconds: Sequence[Sequence[float]]) -> list[float]:

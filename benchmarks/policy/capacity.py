@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 
 from benchmarks.policy.contender import Dials
 from benchmarks.policy.pool import Pool
@@ -13,11 +13,11 @@ from benchmarks.policy.task import Task
 from benchmarks.policy.tuned import Site, tuned
 
 ENOUGH = 0.95
-LOWEST, HIGHEST = 0.1, 1.6
+LOWEST, HIGHEST = 0.2, 3.0
 """Loads between which the capacity is looked for."""
 STEPS = 7
 """Bisections; the last two rates differ by 2 %."""
-QUERIES, WARM_UP = 200, 50
+QUERIES, WARM_UP = 300, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Probe:
 
 
 def capacities(probes: Iterable[Probe], seeds: Sequence[int], pool: Pool) -> Mapping[Probe, float]:
-    """Return the capacity of each probe in queries a second; 0 if it is below `LOWEST`.
+    """Return the capacity of each probe in queries a second; 0 if `LOWEST` is more, infinite if `HIGHEST` is less.
 
     Whether a rate is held is said by the shares of all seeds together, since those of single seeds go up and
     down with the rate.
@@ -44,9 +44,13 @@ def capacities(probes: Iterable[Probe], seeds: Sequence[int], pool: Pool) -> Map
             share = sum(next(found)["slo_share"] for _ in seeds) / len(seeds)
             low, high = between[probe]
             between[probe] = (load, high) if share >= ENOUGH else (low, load)
-    return {
-        probe: tuned(probe.site).rate * low if low > LOWEST else 0.0 for probe, (low, _) in between.items()
-    }
+    return {probe: tuned(probe.site).rate * _found(low, high) for probe, (low, high) in between.items()}
+
+
+def _found(low: float, high: float) -> float:
+    if low == LOWEST:
+        return 0.0
+    return inf if high == HIGHEST else low
 
 
 def _task(probe: Probe, load: float, seed: int) -> Task:

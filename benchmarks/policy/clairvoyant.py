@@ -1,12 +1,13 @@
 """What could be done by somebody who knows everything: true lengths, whole plans, true speeds, what is cached.
 
 Not a bound, but the ceiling in practice that the published orders are measured against: the best of {shortest
-remaining work, earliest deadline, least laxity} x {with an eye on prefix caches, without} x headrooms.
+remaining work, earliest deadline, least laxity} x {with an eye on prefix caches, without} x headrooms x patience.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from agentsched import Policy
 from agentsched.sim.player import CallRow, Run, Watch
@@ -16,13 +17,17 @@ from benchmarks.policy.knowing import KnowingPlayer
 from benchmarks.policy.profile import paths_to_end
 
 ORDERS = ("SRPT", "EDF", "LLF")
-PLACES = (
-    *(("cached", headroom) for headroom in (0.3, 0.5, 0.7, 0.9)),
-    *(("uncached", headroom) for headroom in (0.9, 1.3)),
+HEADROOMS = (0.3, 0.5, 0.7, 0.9, 1.3)
+"""Tokens released in multiples of a backend's memory; those that are cached count for nothing."""
+PATIENCE = (2.0, 1e3)
+"""How many times the seconds of the best place another one may cost; the last is no patience at all."""
+GRID: tuple[Dials, ...] = (
+    *product(ORDERS, ("cached",), HEADROOMS, PATIENCE),
+    *product(ORDERS, ("uncached",), (1.3,), (1e3,)),
+    *product(("SRPT, hopeless last", "EDF, hopeless last"), ("cached",), (0.3, 0.5, 0.7), (2.0,)),
 )
-"""With an eye on caches and without, and the tokens released in multiples of a backend's memory: cached ones count for
-nothing."""
-GRID: tuple[Dials, ...] = tuple((order, *place) for order in ORDERS for place in PLACES)
+HOPELESS = 1.6
+"""Times the seconds alone, as the mean over the backends, of what a query has left: with less time it will be late."""
 
 
 class Truth(Watch):
@@ -30,18 +35,21 @@ class Truth(Watch):
 
     def __init__(self, stage: Stage, order: str) -> None:
         self._specs = stage.specs
-        self._order = order
+        self._order, _, hopeless = order.partition(", ")
+        self._hopeless_last = bool(hopeless)
         self._own_s: dict[str, list[float]] = {}
         self._left_s: dict[str, float] = {}
         self._paths_s: dict[str, list[float]] = {}
 
-    def rank(self, run: Run, number: int) -> float:
+    def rank(self, now: float, run: Run, number: int) -> tuple[bool, float]:
         """Return where a call stands in the order; lower first."""
         query, slo_s = run.query.id, run.plan.slo_s
-        if self._order == "SRPT" or slo_s is None:
-            return self._left_s[query]
-        path_s = self._paths_s[query][number] if self._order == "LLF" else 0.0
-        return run.arrived_at + slo_s - path_s
+        assert slo_s is not None, "the bench's queries all wish for something"
+        slo_at, path_s = run.arrived_at + slo_s, self._paths_s[query][number]
+        late = self._hopeless_last and now + HOPELESS * path_s > slo_at
+        if self._order == "SRPT":
+            return late, self._left_s[query]
+        return late, slo_at - path_s if self._order == "LLF" else slo_at
 
     def opened(self, run: Run) -> None:
         query, plan = run.query.id, run.plan
@@ -59,8 +67,8 @@ class Truth(Watch):
 
 
 def prepare(stage: Stage, *dials: float | str, fuses: bool = False) -> Setup:
-    """Set one of the grid up: order, whether caches are looked at, headroom."""
-    order, affinity, headroom = dials
+    """Set one of the grid up: order, whether caches are looked at, headroom, patience."""
+    order, affinity, headroom, patience = dials
     truth = Truth(stage, str(order))
 
     def player(fleet: Fleet, policy: Policy, watches: Sequence[Watch]) -> KnowingPlayer:
@@ -71,6 +79,7 @@ def prepare(stage: Stage, *dials: float | str, fuses: bool = False) -> Setup:
             rank=truth.rank,
             affine=affinity == "cached",
             headroom=float(headroom),
+            patience=float(patience),
             fuses=fuses,
         )
 
@@ -78,7 +87,7 @@ def prepare(stage: Stage, *dials: float | str, fuses: bool = False) -> Setup:
 
 
 def prepare_fusing(stage: Stage, *dials: float | str) -> Setup:
-    """The same, with equal nodes computed once."""
+    """The same, with equal nodes computed once and their answers remembered."""
     return prepare(stage, *dials, fuses=True)
 
 

@@ -20,11 +20,17 @@ Dials = tuple[float | str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where a contender has to prove itself."""
+    """Where a contender has to prove itself.
+
+    Attributes:
+        profile: what was measured of the workload beforehand.
+        slo_scale: what queries wish for, in multiples of their path.
+    """
 
     specs: Mapping[str, BackendSpec]
     servers: Mapping[str, BatchServer]
     profile: Profile
+    slo_scale: float
 
     def limits(self, factor: float) -> dict[str, int]:
         """Return calls per backend such that `factor` times its memory is spoken for on average."""

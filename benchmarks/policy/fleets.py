@@ -26,12 +26,7 @@ def kv_tokens(spec: BackendSpec) -> int:
 
 def mean_alone_s(fleet_of: Mapping[str, BackendSpec], input_tokens: int, output_tokens: int) -> float:
     """Return the seconds a call takes alone, as the mean over the backends."""
-    return sum(alone_s(spec, input_tokens, output_tokens) for spec in fleet_of.values()) / len(fleet_of)
-
-
-def alone_s(spec: BackendSpec, input_tokens: int, output_tokens: int) -> float:
-    """Return the seconds a call takes alone on one backend, its prompt not cached."""
-    return spec.speed.alone_s(input_tokens, output_tokens, chunk_tokens=spec.max_num_batched_tokens)
+    return sum(spec.alone_s(input_tokens, output_tokens) for spec in fleet_of.values()) / len(fleet_of)
 
 
 def _coarse(spec: BackendSpec) -> BackendSpec:

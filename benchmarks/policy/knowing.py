@@ -2,7 +2,7 @@
 
 A call is held back until its tokens fit beside those of the calls released to a backend and not ended, up to
 `headroom` times its memory. It goes where it costs everybody least: its own finish, and what its prompt and its
-seat cost those who run there.
+seat cost those who run there; or waits, if the best place is full and every other one much worse.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from agentsched.sim.spec import BackendSpec
 from benchmarks.policy.fleets import kv_tokens
 from benchmarks.policy.fusing import FusingPlayer
 
-LOOK_AHEAD = 4
-"""Calls in order that are looked at for one that fits somewhere."""
+LOOK_AHEAD = 16
+"""Calls that may be passed over, in order, to find one that fits somewhere."""
 
-Waiting = tuple[float, int, Run, int]
+Waiting = tuple[tuple[bool, float], int, Run, int]
 """Rank, arrival number, and which call."""
 
 
@@ -32,9 +32,10 @@ class KnowingPlayer(FusingPlayer):
     """Makes each call when and where it is best.
 
     Args:
-        rank: order of waiting calls, by query and number in its plan; lower first.
+        rank: order of waiting calls, by time, query and number in its plan: whether it is hopeless, then lower first.
         affine: whether what a backend has cached counts.
         headroom: tokens released to a backend, in multiples of those that it has memory for.
+        patience: how many times the seconds of the best place another one may cost everybody.
     """
 
     def __init__(
@@ -43,14 +44,16 @@ class KnowingPlayer(FusingPlayer):
         *,
         watches: Sequence[Watch],
         specs: Mapping[str, BackendSpec],
-        rank: Callable[[Run, int], float],
+        rank: Callable[[float, Run, int], tuple[bool, float]],
         affine: bool,
         headroom: float,
+        patience: float,
         fuses: bool,
     ) -> None:
         super().__init__(fleet, policy=Policy(cost=self._cost), watches=watches, fuses=fuses)
         self._rank = rank
         self._affine = affine
+        self._patience = patience
         self._places = [
             _Place(server, specs[spec.name], spec.name, headroom * kv_tokens(specs[spec.name]))
             for spec, server in fleet
@@ -64,7 +67,8 @@ class KnowingPlayer(FusingPlayer):
 
     def _make(self, run: Run, number: int) -> None:
         self._arrivals += 1
-        heapq.heappush(self._waiting, (self._rank(run, number), self._arrivals, run, number))
+        rank = self._rank(self.loop.now, run, number)
+        heapq.heappush(self._waiting, (rank, self._arrivals, run, number))
         self._release()
 
     def _release(self) -> None:
@@ -72,10 +76,15 @@ class KnowingPlayer(FusingPlayer):
         passed: list[Waiting] = []
         while self._waiting and len(passed) < LOOK_AHEAD:
             entry = heapq.heappop(self._waiting)
-            _, _, run, number = entry
+            (late, _), arrival, run, number = entry
+            rank = self._rank(self.loop.now, run, number)
+            if rank[0] and not late:  # it has become hopeless while it waited
+                heapq.heappush(self._waiting, (rank, arrival, run, number))
+                continue
             node = run.plan.nodes[number]
             offers = [(self._price(place, node), i) for i, place in enumerate(self._places)]
-            fitting = [(price, i) for (price, need), i in offers if self._places[i].fits(need)]
+            most = self._patience * min(price for (price, _), _ in offers)
+            fitting = [(p, i) for (p, need), i in offers if p <= most and self._places[i].fits(need)]
             if not fitting:
                 passed.append(entry)
                 continue

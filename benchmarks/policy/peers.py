@@ -14,10 +14,9 @@ from agentsched.model import BackendLoad, Job
 from agentsched.policy import Rank, arrival
 from agentsched.sim.player import CallRow, Run, Watch
 from benchmarks.policy.contender import Contender, Setup, Stage
-from benchmarks.policy.fleets import mean_alone_s
 
 EXPONENTS = ((0.5,), (1.0,), (2.0,))
-FACTORS = ((1.0,), (1.5,), (3.0,), (12.0,))
+FACTORS = ((0.5,), (0.7,), (1.0,), (1.4,), (2.0,), (2.8,), (4.0,), (12.0,))
 INPUT_PRICE, OUTPUT_PRICE = 1.0, 2.0
 """Prices of tokens in the Virtual Token Counter (Sheng et al., OSDI 2024)."""
 GROUPS_PER_SLO = 4
@@ -53,13 +52,14 @@ def held_back(stage: Stage, factor: float, rank: Rank, *watches: Watch) -> Setup
 
 
 def true_finish(stage: Stage) -> Callable[[Job, BackendLoad], float]:
-    """Return the cost of a careful balancer: when the call would be done, by true speeds and mean lengths."""
+    """Return the cost of a careful balancer: when the call would be done, by true speeds and its step's mean length."""
     speeds = {name: spec.speed for name, spec in stage.specs.items()}
+    outputs = stage.profile.output_tokens
 
     def cost(job: Job, load: BackendLoad) -> float:
         speed = speeds[load.name]
         prefill_s = (load.prefill_tokens + job.input_tokens) * speed.prefill_s
-        return prefill_s + job.output_tokens * speed.step(load.running + 1)
+        return prefill_s + outputs[_key(job)] * speed.step(load.running + 1)
 
     return cost
 
@@ -82,7 +82,7 @@ def llf(stage: Stage, factor: float) -> Setup:
 
 def qlm_like(stage: Stage, factor: float) -> Setup:
     """Groups of calls with similar deadlines, the earliest group first, within a group by arrival."""
-    width_s = stage.profile.query_s * 4.0 / GROUPS_PER_SLO
+    width_s = stage.profile.query_s * stage.slo_scale / GROUPS_PER_SLO
     return held_back(stage, factor, lambda job: _slo_at(job) // width_s)
 
 
@@ -94,8 +94,8 @@ def ayo_like(stage: Stage, factor: float, direction: str) -> Setup:
 
 
 def plas(stage: Stage, factor: float) -> Setup:
-    """Least attained service of the program first (PLAS, Autellix), service in seconds of a call alone."""
-    attained = Attained(stage)
+    """Least attained service of the program first (PLAS, Autellix), service in seconds at backends."""
+    attained = Attained()
     return held_back(stage, factor, lambda job: attained.seconds.get(job.query or "", 0.0), attained)
 
 
@@ -108,21 +108,22 @@ def vtc_like(stage: Stage, factor: float) -> Setup:
 class Attained(Watch):
     """Adds up what each query has been served."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._specs = stage.specs
 
     def ended(self, request_id: str, call: CallRow) -> None:
-        node, query = call.node, call.run.query.id
-        served = mean_alone_s(self._specs, node.input_tokens, node.output_tokens)
-        self.seconds[query] = self.seconds.get(query, 0.0) + served
+        query = call.run.query.id
+        self.seconds[query] = self.seconds.get(query, 0.0) + call.ended_at - call.started_at
 
     def closed(self, run: Run) -> None:
         self.seconds.pop(run.query.id, None)
 
 
 class StartTags(Watch):
-    """Gives each call the larger of the virtual time and its tenant's last tag plus that call's price."""
+    """Gives each call the larger of the virtual time and its tenant's last tag plus that call's price.
+
+    The price is by the step's mean output at first, and put right when the call has ended.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._outputs: Mapping[tuple[str, str], float] = stage.profile.output_tokens
@@ -142,6 +143,8 @@ class StartTags(Watch):
 
     def ended(self, request_id: str, call: CallRow) -> None:
         del self._tags[request_id]
+        more = call.node.output_tokens - self._outputs[call.run.plan.workflow, call.node.step]
+        self._next[call.run.plan.tenant] += OUTPUT_PRICE * more
 
 
 def _slo_at(job: Job) -> float:

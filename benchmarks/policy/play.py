@@ -30,17 +30,31 @@ class Stop(Watch):
             self.stop()
 
 
+class Feed(Watch):
+    """Lets the next query arrive when one has: no more are made than are played."""
+
+    def __init__(self, arrivals: Iterator[tuple[float, Plan]]) -> None:
+        self._arrivals = arrivals
+        self.arrive: Callable[[float, Plan], None] = lambda at, plan: None
+
+    def opened(self, run: Run) -> None:
+        self.next()
+
+    def next(self) -> None:
+        """Have the next one arrive."""
+        for at, plan in islice(self._arrivals, 1):
+            self.arrive(at, plan)
+
+
 class Refill(Watch):
     """Lets the next query arrive when one is over: a closed loop."""
 
     def __init__(self, plans: Iterator[Plan]) -> None:
         self._plans = plans
-        self.player: Player | None = None
+        self.arrive: Callable[[Plan], None] = lambda plan: None
 
     def closed(self, run: Run) -> None:
-        plan = next(self._plans, None)
-        if plan is not None and self.player is not None:
-            self.player.arrive(self.player.loop.now, plan)
+        self.arrive(next(self._plans))
 
 
 def play(contender: Contender, dials: Dials, row: Row, seed: int, rate: float) -> dict[str, float]:
@@ -48,9 +62,10 @@ def play(contender: Contender, dials: Dials, row: Row, seed: int, rate: float) -
 
     Every contender meets the same queries at the same times.
     """
-    player, servers = _player(contender, dials, row, Stop(row.warm_up + row.queries))
-    for at, plan in arrivals(row, seed, rate):
-        player.arrive(at, plan)
+    feed = Feed(arrivals(row, seed, rate))
+    player, servers = _player(contender, dials, row, feed)
+    feed.arrive = player.arrive
+    feed.next()
     player.run()
     return _figures(player, servers, row)
 
@@ -58,25 +73,30 @@ def play(contender: Contender, dials: Dials, row: Row, seed: int, rate: float) -
 def saturate(
     contender: Contender, dials: Dials, row: Row, plans: Iterator[Plan], in_system: int
 ) -> dict[str, float]:
-    """Return the figures of a closed loop: so many queries are in the system, a further one enters as one leaves."""
+    """Return the figures of a closed loop: so many queries are in the system, a further one enters as one leaves.
+
+    The first enter one by one while such a query takes its time alone, so that they do not march in step.
+    """
     refill = Refill(plans)
-    player, servers = _player(contender, dials, row, Stop(row.warm_up + row.queries), refill)
-    refill.player = player
-    for plan in islice(plans, in_system):
-        player.arrive(0.0, plan)
+    player, servers = _player(contender, dials, row, refill)
+    refill.arrive = lambda plan: player.arrive(player.loop.now, plan)
+    first = list(islice(plans, in_system))
+    apart_s = alone_of(row.fleet)(first[0]) / in_system
+    for number, plan in enumerate(first):
+        player.arrive(number * apart_s, plan)
     player.run()
     return _figures(player, servers, row)
 
 
-def _player(
-    contender: Contender, dials: Dials, row: Row, stop: Stop, *more: Watch
-) -> tuple[Player, list[BatchServer]]:
+def _player(contender: Contender, dials: Dials, row: Row, supply: Watch) -> tuple[Player, list[BatchServer]]:
     specs = fleet(row.fleet)
     servers = {name: BatchServer(spec) for name, spec in specs.items()}
-    stage = Stage(specs=specs, servers=servers, profile=profile(row.workload, row.fleet))
+    known = profile(row.workload, row.fleet)
+    stage = Stage(specs=specs, servers=servers, profile=known, slo_scale=row.slo_scale)
     setup = contender.prepare(stage, *dials)
     backends = [(_backend(name, setup), server) for name, server in servers.items()]
-    player = setup.player(backends, setup.policy, [*setup.watches, stop, *more])
+    stop = Stop(row.warm_up + row.queries)
+    player = setup.player(backends, setup.policy, [*setup.watches, stop, supply])
     stop.stop = player.loop.stop
     return player, list(servers.values())
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src/agentsched", "benchmarks/policy", "benchmarks/data")
 NOT_PLAYED = (
-    *("transport", "runtime", "testing", "cli", "pytest_plugin.py"),
+    *("transport", "runtime", "cli", "pytest_plugin.py"),
     *("report", "__main__.py", "bounds.py", "capacity.py", "pool.py", "smoke.py", "tuned.py", "tuning.py"),
 )
 """What the figures of a task do not depend on."""
+
+PACKAGES = ("litellm", "openai", "httpx")
+"""What routers are played with."""
 
 Figures = Mapping[str, float]
 
@@ -52,9 +57,12 @@ class Store:
     def __len__(self) -> int:
         return len(self._found)
 
-    def get(self, task: Playable) -> Figures | None:
-        """Return what was found, if it was."""
-        return self._found.get(task.key)
+    def __contains__(self, task: Playable) -> bool:
+        return task.key in self._found
+
+    def get(self, task: Playable) -> Figures:
+        """Return what was found."""
+        return self._found[task.key]
 
     def put(self, task: Playable, found: Figures) -> None:
         """Keep what was found."""
@@ -83,12 +91,12 @@ class Pool:
     def play(self, tasks: Iterable[Playable]) -> list[Figures]:
         """Return the figures of tasks, in their order."""
         wanted = list(tasks)
-        missing = {task.key: task for task in wanted if self._store.get(task) is None}
+        missing = {task.key: task for task in wanted if task not in self._store}
         futures = {self._executor.submit(_play, task): task for task in missing.values()}
         for done, future in enumerate(as_completed(futures), 1):
             self._store.put(futures[future], future.result())
             self._told(done, len(futures))
-        return [found for task in wanted if (found := self._store.get(task)) is not None]
+        return [self._store.get(task) for task in wanted]
 
 
 def _play(task: Playable) -> Figures:
@@ -97,10 +105,17 @@ def _play(task: Playable) -> Figures:
 
 def sources_digest() -> str:
     """Return a digest of all that decides the figures."""
-    digest = blake2b(digest_size=8)
+    digest = blake2b(repr([sys.version_info, *map(_version, PACKAGES)]).encode(), digest_size=8)
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*")):
             inside = path.relative_to(ROOT / folder).parts
             if path.suffix in {".py", ".gz"} and inside[0] not in NOT_PLAYED:
                 digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -10,7 +10,7 @@ from random import Random
 
 from agentsched.sim.plan import Plan
 from agentsched.sim.spec import BackendSpec
-from benchmarks.policy.fleets import alone_s, fleet, mean_alone_s
+from benchmarks.policy.fleets import fleet, mean_alone_s
 from benchmarks.policy.workloads import WORKLOADS
 
 QUERIES = 300
@@ -58,7 +58,7 @@ def profile(workload: str, fleet_name: str) -> Profile:
             depths.setdefault(key, []).append(left)
     return Profile(
         call_s={
-            name: sum(alone_s(spec, node.input_tokens, node.output_tokens) for node in nodes) / len(nodes)
+            name: sum(spec.alone_s(node.input_tokens, node.output_tokens) for node in nodes) / len(nodes)
             for name, spec in specs.items()
         },
         footprint_tokens=held / sum(seconds),

@@ -23,7 +23,7 @@ def play_router(strategy: str, row: Row, seed: int, rate: float) -> dict[str, fl
 
     last = row.warm_up + row.queries
     runs, calls, backends = play(
-        strategy, fleet(row.fleet), arrivals(row, seed, rate), seed=seed, until_done=last
+        strategy, fleet(row.fleet), list(arrivals(row, seed, rate)), seed=seed, until_done=last
     )
     models = [backend.live.model for backend in backends]
     return figures(runs, calls, alone_of(row.fleet), engines=models, first=row.warm_up, last=last)

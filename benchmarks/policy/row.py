@@ -9,8 +9,8 @@ from itertools import product
 CLOSED = "closed"
 """Arrivals of a closed loop: a query arrives when one is over."""
 
-TAIL = 0.5
-"""Queries that still arrive after those that count, as a share of these: the last ones must see load too."""
+TAIL = 2.0
+"""Most queries that still arrive behind those that count and before these are over, as a share of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,6 @@ CORE_WORKLOADS = ("text2sql", "rag", "research", "mixed")
 CORE_FLEETS = ("hetero1", "hetero2")
 CORE_LOADS = (0.3, 0.85, 1.3)
 CORE_SEEDS = 5
-GATE_SEEDS = 10
 
 
 def rows(workloads: Iterable[str], fleets: Iterable[str], loads: Iterable[float]) -> tuple[Row, ...]:

@@ -18,7 +18,7 @@ SEED = 1
 ROWS = tuple(
     Row(workload=workload, fleet=fleet, load=load, warm_up=10, queries=30)
     for workload, fleet, load in zip(
-        CORE_WORKLOADS, ("hetero1", "hetero2", "hetero1", "hetero2"), (0.85, 1.3, 0.3, 0.85), strict=True
+        CORE_WORKLOADS, ("hetero1", "hetero2", "hetero1", "hetero1"), (0.85, 1.3, 0.3, 0.85), strict=True
     )
 )
 
@@ -28,7 +28,9 @@ def tasks() -> list[Task]:
     found: list[Task] = []
     for row in ROWS:
         kept, rate = tuned(row.site), rate_of(row)
-        settings = [(contender.name, kept.dials[contender.name]) for contender in (*PEERS, DEFAULT)]
+        settings = [
+            (contender.name, kept.dials_of(contender.name, row.load)) for contender in (*PEERS, DEFAULT)
+        ]
         settings += [(name, kept.ceiling(name, row.load)["p95_s"]) for name in kept.ceilings]
         found += [Task(contender=name, dials=d, row=row, seed=SEED, rate=rate) for name, d in settings]
     return found

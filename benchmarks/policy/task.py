@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
-from random import Random
 
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.contender import Dials, limits
@@ -17,7 +15,6 @@ from benchmarks.policy.profile import profile
 from benchmarks.policy.routers import ROUTERS, play_router
 from benchmarks.policy.row import CLOSED, Row
 from benchmarks.policy.traffic import plans
-from benchmarks.policy.workloads import WORKLOADS
 
 CROWDED = 1.5
 """Queries in a closed loop, in multiples of the calls that all backends have memory for."""
@@ -49,9 +46,7 @@ class Task:
             return play_router(ROUTERS[self.contender], self.row, self.seed, self.rate)
         contender = CAST[self.contender]
         if self.row.arrivals == CLOSED:
-            return saturate(
-                contender, self.dials, self.row, iter(plans(self.row, self.seed)), int(self.row.load)
-            )
+            return saturate(contender, self.dials, self.row, plans(self.row, self.seed), int(self.row.load))
         return play(contender, self.dials, self.row, self.seed, self.rate)
 
 
@@ -73,5 +68,4 @@ class Saturation:
         held = sum(limits(specs, profile(workload, fleet_name), 1.0).values())
         in_system = max(FEWEST * len(specs), int(CROWDED * held))
         row = Row(workload=workload, fleet=fleet_name, load=1.0, warm_up=2 * in_system, queries=QUERIES)
-        drawn = islice(WORKLOADS[workload](Random(f"plans {self.seed}")), 4 * in_system + QUERIES)
-        return saturate(FIFO, self.dials, row, drawn, in_system)
+        return saturate(FIFO, self.dials, row, plans(row, self.seed), in_system)

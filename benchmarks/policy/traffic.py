@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import islice, tee
 from random import Random
 
 from agentsched.sim.plan import Plan
@@ -26,26 +27,28 @@ ARRIVALS: Mapping[str, Callable[[Random, float], Iterator[float]]] = {
 }
 
 
-def arrivals(row: Row, seed: int, rate: float) -> list[tuple[float, Plan]]:
-    """Return the queries of an open row with the times at which they arrive, `rate` a second on average."""
+def arrivals(row: Row, seed: int, rate: float) -> Iterator[tuple[float, Plan]]:
+    """Yield the queries of an open row with the times at which they arrive, `rate` a second on average."""
     times = ARRIVALS[row.arrivals](Random(f"arrivals {seed}"), rate)
-    return list(zip(islice(times, row.arriving), plans(row, seed), strict=False))
+    return islice(zip(times, plans(row, seed), strict=False), row.arriving)
 
 
-def plans(row: Row, seed: int) -> list[Plan]:
-    """Return the queries of a row, with what they wish for."""
-    return _wishing(row.workload, row.fleet, row.slo_scale, seed, row.arriving)
-
-
-@lru_cache(maxsize=4)
-def _wishing(workload: str, fleet_name: str, scale: float, seed: int, count: int) -> list[Plan]:
-    specs = tuple(fleet(fleet_name).values())
-    return [replace(plan, slo_s=scale * unloaded_s(plan, specs)) for plan in _plain(workload, seed, count)]
+def plans(row: Row, seed: int) -> Iterator[Plan]:
+    """Yield the queries of a row, without end, with what they wish for."""
+    return copy(_wishing(row.workload, row.fleet, row.slo_scale, seed))
 
 
 @lru_cache(maxsize=4)
-def _plain(workload: str, seed: int, count: int) -> list[Plan]:
-    return list(islice(WORKLOADS[workload](Random(f"plans {seed}")), count))
+def _wishing(workload: str, fleet_name: str, scale: float, seed: int) -> Iterator[Plan]:
+    """Return an iterator whose copies begin at the beginning: what one of them has had made, all have."""
+    alone = alone_of(fleet_name)
+    wishing = (replace(plan, slo_s=scale * alone(plan)) for plan in copy(_plain(workload, seed)))
+    return tee(wishing, 1)[0]
+
+
+@lru_cache(maxsize=4)
+def _plain(workload: str, seed: int) -> Iterator[Plan]:
+    return tee(WORKLOADS[workload](Random(f"plans {seed}")), 1)[0]
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,18 +22,23 @@ class Tuned:
 
     Attributes:
         rate: queries a second that FIFO behind its best limits completes when it always has some waiting.
-        dials: by contender.
+        dials: by contender and load.
         ceilings: for clairvoyant contenders, by load and then by metric: the dials that are best for it.
     """
 
     rate: float
-    dials: Mapping[str, Dials]
+    dials: Mapping[str, Mapping[str, Dials]]
     ceilings: Mapping[str, Mapping[str, Mapping[str, Dials]]]
+
+    def dials_of(self, contender: str, load: float) -> Dials:
+        """Return a fair contender's dials, those of the load nearest to this one; none if it has none."""
+        by_load = self.dials.get(contender)
+        return by_load[_nearest(by_load, load)] if by_load else ()
 
     def ceiling(self, contender: str, load: float) -> Mapping[str, Dials]:
         """Return a clairvoyant contender's dials by metric, those of the load nearest to this one."""
         by_load = self.ceilings[contender]
-        return by_load[min(by_load, key=lambda known: abs(float(known) - load))]
+        return by_load[_nearest(by_load, load)]
 
 
 def tuned(site: Site) -> Tuned:
@@ -46,6 +51,10 @@ def tuned(site: Site) -> Tuned:
     if found is None:
         raise KeyError(f"{'/'.join(site)} was never tuned: python -m benchmarks.policy tune {'/'.join(site)}")
     return found
+
+
+def _nearest(loads: Iterable[str], load: float) -> str:
+    return min(loads, key=lambda known: abs(float(known) - load))
 
 
 def rate_of(row: Row) -> float:
@@ -72,7 +81,10 @@ def keep(site: Site, found: Tuned) -> None:
 def _tuned(found: Mapping[str, Any]) -> Tuned:
     return Tuned(
         rate=found["rate"],
-        dials={name: tuple(dials) for name, dials in found["dials"].items()},
+        dials={
+            name: {load: tuple(dials) for load, dials in by_load.items()}
+            for name, by_load in found["dials"].items()
+        },
         ceilings={
             name: {
                 load: {metric: tuple(dials) for metric, dials in best.items()}

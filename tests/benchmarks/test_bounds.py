@@ -4,7 +4,7 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from benchmarks.policy.bounds import bounds, srpt_mean_s
+from benchmarks.policy.bounds import Own, bounds, srpt_mean_s
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +47,10 @@ def test_srpt_of_a_known_case() -> None:
     # 0-2 first job, 2-3 the short one, 3-6 the rest: (6 - 0) + (3 - 2) over two jobs
     assert srpt_mean_s([(0.0, 5.0), (2.0, 1.0)]) == pytest.approx(3.5)
     assert srpt_mean_s([(0.0, 5.0), (2.0, 1.0)], speed=2.0) == pytest.approx((3.0 + 0.5) / 2)
+
+
+def own(arrivals: list[tuple[float, Plan]], *, fused: bool = False) -> Own:
+    return Own([plan for _, plan in arrivals], fused=fused)
 
 
 def random_plan(dice: Random) -> Plan:
@@ -93,17 +97,34 @@ def test_no_run_beats_its_bounds(seed: int) -> None:
     for at, plan in arrivals:
         player.arrive(at, plan)
     player.run()
-    found = bounds(arrivals, specs, first=5, last=20)
+    found = bounds(arrivals, specs, own=own(arrivals), first=5, last=20)
     latencies = [run.latency_s for run in player.runs[5:20]]
     assert 0 < found.mean_s <= sum(latencies) / len(latencies)
     span_s = max(run.ended_at for run in player.runs[5:20]) - arrivals[5][0]
+    assert found.makespan_s <= span_s * (1 + 1e-9)
     assert 15 / span_s <= found.throughput * (1 + 1e-9)
+
+
+def test_a_step_may_be_full_by_memory_and_by_seats_at_once() -> None:
+    """One call fills the memory, three fill the seats: the larger shares of each would sum to more than 1."""
+    speed = Speed(step_s=0.02, prefill_s=1e-7, batch_slope=0.0)
+    spec = BackendSpec(speed=speed, kv_blocks=200, max_num_seqs=4, max_num_batched_tokens=4096)
+    big, small = Node(input_tokens=2000, output_tokens=600), Node(input_tokens=1, output_tokens=590)
+    arrivals = [(number * 1e-6, Plan(nodes=[big, small, small, small])) for number in range(40)]
+    player = Player([(Backend("http://a.invalid/v1", models=["m"]), BatchServer(spec))], policy=Policy.fcfs())
+    for at, plan in arrivals:
+        player.arrive(at, plan)
+    player.run()
+    found = bounds(arrivals, {"a": spec}, own=own(arrivals), first=0, last=40)
+    assert found.pool_s <= sum(run.latency_s for run in player.runs) / 40
+    assert 40 / max(run.ended_at for run in player.runs) <= found.throughput
+    assert found.pool_s > 0.8 * sum(run.latency_s for run in player.runs) / 40
 
 
 def test_a_single_call_alone_meets_its_path_exactly() -> None:
     spec = BackendSpec(speed=Speed(step_s=0.02, prefill_s=1e-3))
     plan = Plan(nodes=[Node(input_tokens=100, output_tokens=50)])
-    found = bounds([(0.0, plan)], {"a": spec}, first=0, last=1)
+    found = bounds([(0.0, plan)], {"a": spec}, own=own([(0.0, plan)]), first=0, last=1)
     assert found.path_s == pytest.approx(spec.speed.alone_s(100, 50))
     assert found.pool_s < found.path_s
 
@@ -115,7 +136,7 @@ def test_what_two_calls_share_counts_for_neither_and_equal_nodes_for_nothing() -
         input_tokens=160, output_tokens=10, prompt_blocks=blocks_of((piece,), 16), signature="the same"
     )
     arrivals = [(0.0, Plan(nodes=[node])), (1.0, Plan(nodes=[node]))]
-    apart = bounds(arrivals, {"a": spec}, first=0, last=2)
-    fused = bounds(arrivals, {"a": spec}, first=0, last=2, fused=True)
+    apart = bounds(arrivals, {"a": spec}, own=own(arrivals), first=0, last=2)
+    fused = bounds(arrivals, {"a": spec}, own=own(arrivals, fused=True), first=0, last=2)
     assert apart.path_s == pytest.approx(spec.speed.alone_s(1, 10))
     assert fused.mean_s == 0

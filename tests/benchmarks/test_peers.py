@@ -63,7 +63,7 @@ def played(
     specs = {name: spec(QUICK if name == "quick" else SLOW) for name in names}
     servers = {name: BatchServer(one) for name, one in specs.items()}
     profile = profiled([plan for _, plan in arrivals], specs, footprint)
-    setup = contender.prepare(Stage(specs=specs, servers=servers, profile=profile), *dials)
+    setup = contender.prepare(Stage(specs=specs, servers=servers, profile=profile, slo_scale=4.0), *dials)
     fleet = [
         (
             Backend(
@@ -194,7 +194,7 @@ def test_vtc_like_takes_turns_between_tenants() -> None:
 
 
 def knowing(order: str, arrivals: Sequence[tuple[float, Plan]], *, tokens_each: int = 3000) -> list[str]:
-    seen, _ = played(CLAIRVOYANT, (order, "cached", 1.0), arrivals, "quick", footprint=tokens_each)
+    seen, _ = played(CLAIRVOYANT, (order, "cached", 1.0, 1e3), arrivals, "quick", footprint=tokens_each)
     return [row.run.plan.workflow for row in seen.starts]
 
 
@@ -216,9 +216,32 @@ def test_clairvoyant_orders() -> None:
 
 def test_clairvoyant_never_gives_more_than_there_is_memory_for() -> None:
     arrivals = [(0.05 * n, big("w", 400, 100.0)) for n in range(12)]
-    seen, player = played(CLAIRVOYANT, ("SRPT", "cached", 1.0), arrivals, "quick", "slow", footprint=3000)
+    seen, player = played(
+        CLAIRVOYANT, ("SRPT", "cached", 1.0, 1e3), arrivals, "quick", "slow", footprint=3000
+    )
     assert all(max(running.values()) <= 1 for running in seen.before)
     assert player.runs[-1].completed
+
+
+def test_patience_waits_for_the_better_place() -> None:
+    # the quick backend takes one of these at a time, and the slow one takes three times as long
+    arrivals = [(0.05 * n, big("w", 400, 100.0)) for n in range(4)]
+    patient, _ = played(CLAIRVOYANT, ("SRPT", "cached", 1.0, 1.1), arrivals, "quick", "slow", footprint=3000)
+    hasty, _ = played(CLAIRVOYANT, ("SRPT", "cached", 1.0, 1e3), arrivals, "quick", "slow", footprint=3000)
+    assert {row.backend for row in patient.starts} == {"quick"}
+    assert {row.backend for row in hasty.starts} == {"quick", "slow"}
+
+
+def test_the_hopeless_go_last() -> None:
+    arrivals = [
+        (0.0, big("hot", 300, 100.0)),
+        (0.1, big("late anyway", 100, 0.5)),
+        (0.2, big("too late soon", 150, 6.0)),
+        (0.3, big("in time", 500, 60.0)),
+    ]
+    assert knowing("SRPT", arrivals) == ["hot", "late anyway", "too late soon", "in time"]
+    assert knowing("SRPT, hopeless last", arrivals)[:2] == ["hot", "too late soon"]
+    assert knowing("SRPT, hopeless last", arrivals)[-1] == "late anyway"
 
 
 def test_fusing_computes_equal_nodes_once_and_everybody_gets_the_answer() -> None:
@@ -228,8 +251,8 @@ def test_fusing_computes_equal_nodes_once_and_everybody_gets_the_answer() -> Non
         Plan(nodes=[node, then], workflow=name, slo_s=100.0) for name in ("first", "joins", "finds it done")
     ]
     arrivals = list(zip((0.0, 0.1, 30.0), plans, strict=True))
-    alone, _ = played(CLAIRVOYANT, ("SRPT", "cached", 1.0), arrivals, "quick", footprint=150)
-    seen, player = played(FUSING, ("SRPT", "cached", 1.0), arrivals, "quick", footprint=150)
+    alone, _ = played(CLAIRVOYANT, ("SRPT", "cached", 1.0, 1e3), arrivals, "quick", footprint=150)
+    seen, player = played(FUSING, ("SRPT", "cached", 1.0, 1e3), arrivals, "quick", footprint=150)
     assert (len(alone.starts), len(seen.starts)) == (6, 4)
     same = [row for row in player.calls if row.node.step == "same"]
     assert [row.attempts for row in same] == [1, 0, 0]

@@ -99,7 +99,7 @@ def test_the_capacity_is_where_the_seeds_together_fall_short(monkeypatch: pytest
     probes = [Probe(("w", "f"), "good", ()), Probe(("w", "f"), "hopeless", ())]
     found = capacities(probes, (0, 1, 2), Falling())
     # above 0.7 two seeds fall to 0.94, together 0.96; above 0.9 all three do, together 0.94
-    assert found[probes[0]] == pytest.approx(2.0 * 0.9, rel=0.03)
+    assert found[probes[0]] == pytest.approx(2.0 * 0.9, rel=0.04)
     assert found[probes[0]] <= 2.0 * 0.9
     assert found[probes[1]] == 0.0
 

@@ -1,10 +1,10 @@
 """Intervals and the gap closed."""
 
-from math import nan
+from math import inf, isnan
 from random import Random
 
 import pytest
-from benchmarks.policy.report.stats import change, gap_closed, paired
+from benchmarks.policy.report.stats import NO_GAP, UNCERTAIN, Interval, change, gap_closed, paired
 
 
 def test_an_interval_is_around_its_value_and_shrinks_with_more_seeds() -> None:
@@ -35,18 +35,34 @@ def test_what_all_seeds_have_in_common_is_no_noise() -> None:
 
 def test_the_gap_closed() -> None:
     baseline, ceiling = [10.0, 20.0, 30.0], [6.0, 12.0, 18.0]
-    half = gap_closed([8.0, 16.0, 24.0], baseline, ceiling)
-    assert half is not None
+    half = gap_closed([8.0, 16.0, 24.0], baseline, ceiling, less_is_better=True)
+    assert isinstance(half, Interval)
     assert (half.low, half.value, half.high) == pytest.approx((0.5, 0.5, 0.5))
-    worse = gap_closed([11.0, 22.0, 33.0], baseline, ceiling)
-    assert worse is not None and worse.high < 0
-    assert gap_closed(baseline, baseline, [9.9, 19.8, 29.7]) is None
-    assert gap_closed(baseline, [nan] * 3, ceiling) is None
+    worse = gap_closed([11.0, 22.0, 33.0], baseline, ceiling, less_is_better=True)
+    assert isinstance(worse, Interval) and worse.high < 0
 
 
 def test_more_in_time_closes_a_gap_too() -> None:
-    found = gap_closed([0.9, 0.9], [0.8, 0.8], [1.0, 1.0])
-    assert found is not None and found.value == pytest.approx(0.5)
+    found = gap_closed([0.9, 0.9], [0.8, 0.8], [1.0, 1.0], less_is_better=False)
+    assert isinstance(found, Interval) and found.value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "said"),
+    [
+        ([9.9, 19.8, 29.7], NO_GAP),
+        ([11.0, 22.0, 33.0], NO_GAP),  # a ceiling below the baseline: being worse closes nothing
+        ([inf, 1.0, 1.0], NO_GAP),
+        ([12.0, 18.0, 24.0], UNCERTAIN),  # worse for one seed
+    ],
+)
+def test_where_there_is_no_gap_none_is_closed(ceiling: list[float], said: str) -> None:
+    assert gap_closed([8.0, 16.0, 24.0], [10.0, 20.0, 30.0], ceiling, less_is_better=True) == said
+
+
+def test_what_is_not_finite_has_no_interval() -> None:
+    found = change([1.0, inf, 1.0], [2.0, 2.0, 2.0])
+    assert found.value == inf and isnan(found.low) and isnan(found.high)
 
 
 def test_intervals_are_the_same_each_time() -> None:

@@ -39,7 +39,8 @@ def test_only_the_verdict_or_only_some_events(run: Run, journal: Path) -> None:
     code, out, _ = run("replay", journal, "--check")
     assert (code, out.count("\n")) == (0, 1)
     code, out, _ = run("replay", journal, "--limit", 3)
-    assert (code, out.count("\n")) == (0, 4)
+    assert (code, out.count("\n")) == (0, 5)
+    assert out.splitlines()[-2] == f"... and {events_of(journal) - 3} more events"
     assert out.splitlines()[-1].startswith(f"no difference: {events_of(journal)} events")
 
 
@@ -91,11 +92,14 @@ def test_an_old_journal_has_nothing_to_compare(run: Run, journal: Path) -> None:
     [
         (b"", "line 1 is not the head of a journal"),
         (b"time_s,input_tokens\n", "line 1 is not the head of a journal"),
-        (b"\xff\xfe\x00", "line 1 is not the head of a journal"),
+        (b"\xff\xfe\x00", "line 1: the line holds a NUL byte"),
+        (b"\xff\xfe", "line 1: character 1 is not UTF-8 text"),
         (b"[" * 100_000, "line 1 is not the head of a journal"),
         (b"%s\nnot json\n", "line 2: not a journal event"),
-        (b'%s\n{"event":"Woke","at":1.0', "line 2: not a journal event"),
-        (b'%s\n{"event":"Woke","at":1.0}\n\xff\n', "line 3: not a journal event"),
+        (b'%s\n{"event":"Woke","at":1.0\n', "line 2: not a journal event"),
+        (b'%s\n{"event":"Woke","at":1.0}\n\xff\n', "line 3: character 1 is not UTF-8 text"),
+        (b'%s\n{"event":"Woke","at":9.0}\n{"event":"Woke","at":1.0}\n', "line 3: at is 1.0 after 9.0"),
+        (b"%s\n%s\n", "line 2: not a journal event: '{"),
         (b'%s\n{"commands":[]}\n', "line 2: commands without an event before them"),
         (b'%s\n{"event":"ModelsListed","at":1.0,"backend":"z"}\n', "line 2: the head names no backend 'z'"),
     ],
@@ -107,6 +111,40 @@ def test_what_is_no_journal_is_one_line(run: Run, journal: Path, content: bytes,
     assert code == 2
     assert err.startswith(f"agentsched: {journal}: {message}")
     assert err.count("\n") == 1
+
+
+def test_a_mark_blank_lines_and_a_line_that_was_cut_are_no_matter(run: Run, journal: Path) -> None:
+    recorded = run("replay", journal, "--check")
+    text = journal.read_bytes()
+    journal.write_bytes(b"\xef\xbb\xbf\n\n" + text + b"\n\n")
+    assert run("replay", journal, "--check") == recorded
+    journal.write_bytes(text + b'{"event":"Wo')
+    code, out, err = run("replay", journal, "--check")
+    assert (code, out) == recorded[:2]
+    assert err == (
+        f"note: line {text.count(10) + 1}, the last one, was not written to its end and is left out\n"
+    )
+
+
+def test_both_commands_say_the_same_of_what_is_no_journal(run: Run, journal: Path, fleet: Path) -> None:
+    head, *lines = journal.read_text().splitlines()
+    backends = json.loads(head)["backends"]
+    big = lines[0].replace('"at":', '"at":1' + "0" * 400 + ',"then":')
+    asked = json.dumps({"event": "Submitted", "at": 0.0, "request": {"id": "r", "model": "m"}})
+    for wrong in (
+        [json.dumps({**json.loads(head), "backends": []}), *lines],
+        [json.dumps({**json.loads(head), "backends": backends * 2}), *lines],
+        ["", head, *lines, "x"],
+        [head, big],
+        [head, asked.replace('"m"', '"m", "input_tokens": 1' + "0" * 400)],
+        [head, asked.replace('"m"', '"m", "input_tokens": 1, "max_tokens": 1' + "0" * 400)],
+        [head, *lines, '{"event":"Woke","at":5.0}', *lines],
+        [head, *lines[:2], "x" * 1_000_001],
+    ):
+        journal.write_text("\n".join(wrong) + "\n")
+        code, _, err = run("replay", journal, "--check")
+        assert (code, err.count("\n"), err[:-1].isprintable()) == (2, 1, True)
+        assert run("simulate", journal, fleet) == (2, "", err)
 
 
 def test_a_missing_file_a_folder_and_an_unknown_policy(run: Run, journal: Path) -> None:

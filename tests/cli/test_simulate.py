@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from agentsched.cli.plot import latency_plot
-from agentsched.errors import UsageError
+from agentsched.policy import Policy
 from agentsched.sim.fleetfile import KEYS
 from agentsched.sim.gpus import FLEETS
+from agentsched.sim.player import Player
 from agentsched.sim.report import METRICS
 from agentsched.sim.trace import read_trace
 from agentsched.sim.tracerow import COLUMNS
@@ -26,21 +28,73 @@ MAIN = (sys.executable, "-c", "from agentsched.cli import main; main()")
 def test_a_table_compares_the_policies(run: Run, trace: Path, fleet: Path) -> None:
     code, out, err = run("simulate", trace, fleet)
     assert (code, err) == (0, "")
-    head, units, *rows = out.splitlines()
+    head, units, row, same = out.splitlines()
     assert max(map(len, out.splitlines())) <= 100
     assert head.split()[:4] == ["completed", "mean", "P50", "P95"]
     assert units.split()[:4] == ["policy", "queries", "s", "s"]
-    assert [row.split()[:2] for row in rows] == [["fcfs", "40/40"], ["default", "40/40"]]
-    assert all(float(cell) > 0 for row in rows for cell in row.split()[2:])
+    assert row.split()[:2] == ["fcfs", "40/40"]
+    assert all(float(cell) > 0 for cell in row.split()[2:])
+    assert same == "fcfs = default: the same policy in this version"
 
 
 def test_json_holds_every_figure_and_twice_the_same(run: Run, trace: Path, fleet: Path) -> None:
-    ran = run("simulate", trace, fleet, "--json", "--policy", "fcfs", "--warm-up", 5)
-    assert ran == run("simulate", trace, fleet, "--json", "--policy", "fcfs", "--warm-up", 5)
+    ran = run("simulate", trace, fleet, "--json", "--warm-up", 5)
+    assert ran == run("simulate", trace, fleet, "--json", "--warm-up", 5)
     found = json.loads(ran[1])
-    assert (found["queries"], found["calls"], found["calls_left_out"]) == (40, 120, 0)
-    assert list(found["policies"]) == ["fcfs"]
-    assert list(found["policies"]["fcfs"]) == ["completed", *METRICS]
+    policies = found.pop("policies")
+    assert found == {
+        "queries": 35,
+        "calls": 105,
+        "warm_up": 5,
+        "calls_left_out": 0,
+        "queries_left_out": 0,
+        "queries_shortened": 0,
+    }
+    assert list(policies) == ["fcfs", "default"]
+    assert policies["fcfs"] == policies["default"]
+    assert list(policies["fcfs"]) == ["completed", "not_completed", *METRICS]
+    assert (policies["fcfs"]["completed"], policies["fcfs"]["not_completed"]) == (35, {})
+
+
+def test_policies_that_are_the_same_are_played_once(
+    run: Run, trace: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Policy] = []
+
+    class Counted(Player):
+        def __init__(self, *given: Any, policy: Policy, **options: Any) -> None:
+            made.append(policy)
+            super().__init__(*given, policy=policy, **options)
+
+    monkeypatch.setattr("agentsched.cli.simulate.Player", Counted)
+    shortest = Policy(rank=lambda job: job.request.input_tokens)
+    monkeypatch.setattr(Policy, "shortest", staticmethod(lambda: shortest), raising=False)
+    names = ("fcfs", "shortest", "default", "fcfs")
+    _, out, _ = run("simulate", trace, fleet, *(part for name in names for part in ("--policy", name)))
+    assert made == [Policy.fcfs(), shortest]
+    first, second, same = out.splitlines()[2:]
+    assert (first.split()[0], second.split()[0]) == ("fcfs", "shortest")
+    assert same.startswith("fcfs = default: ")
+
+
+def test_only_queries_that_count_are_counted(run: Run, tmp_path: Path, fleet: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n0,90000,5\n" + "1,10,5\n2,10,5\n9,10,5\n")
+    _, out, _ = run("simulate", path, fleet, "--policy", "fcfs")
+    assert "3/4" in out
+    _, out, _ = run("simulate", path, fleet, "--policy", "fcfs", "--warm-up", 1)
+    assert "3/3" in out
+    assert "not completed" not in out
+
+
+def test_rates_that_cannot_be_told_are_a_dash(run: Run, tmp_path: Path, fleet: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n0,10,1000\n1,10,1000\n")
+    for options in ((), ("--warm-up", 1)):
+        row = run("simulate", path, fleet, "--policy", "fcfs", *options)[1].splitlines()[-1].split()
+        assert row[-3:-1] == ["-", "-"]
+    figures = json.loads(run("simulate", path, fleet, "--policy", "fcfs", "--json")[1])["policies"]["fcfs"]
+    assert (figures["goodput"], figures["throughput"]) == (None, None)
 
 
 def test_faster_arrivals_take_longer(run: Run, trace: Path, fleet: Path) -> None:
@@ -61,40 +115,87 @@ def test_what_never_completes_is_told(run: Run, tmp_path: Path, fleet: Path) -> 
     assert code == 0
     assert "1/2" in out
     assert " inf " in out
-    assert err == "note: calls longer than the 32768 tokens that a backend takes at most, which fail: 1\n"
+    assert out.splitlines()[-1] == (
+        "fcfs: 1 of 2 queries not completed (1 failed); each counts as infinitely long: inf"
+    )
+    assert err == (
+        "note: calls longer than the 32768 tokens that a backend serving their model takes at most, "
+        "which fail: 1\n"
+    )
     figures = json.loads(run("simulate", path, fleet, "--json", "--policy", "fcfs")[1])["policies"]["fcfs"]
     assert (figures["completed"], figures["mean_s"]) == (1, None)
+    assert figures["not_completed"] == {"failed": 1}
 
 
-def test_a_picture_is_drawn(run: Run, trace: Path, fleet: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.svg"
-    code, out, _ = run("simulate", trace, fleet, "--policy", "fcfs", "--plot", path)
-    assert (code, out.count("fcfs")) == (0, 1)
-    assert "P95 latency of a query" in path.read_text()
+SERVED = """
+[[backend]]
+name = "x"
+gpu = "A100"
+models = ["x"]
+max_model_len = 4000
+[[backend]]
+name = "xy"
+gpu = "A40"
+models = ["x", "y"]
+max_model_len = 2000
+"""
 
 
-def test_a_picture_is_the_same_every_time(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        lines = {"fcfs": [(1.0, 2.0), (2.0, 9.0)], "default": [(1.0, 1.5), (2.0, 4.0)]}
-        latency_plot(tmp_path / f"{name}.svg", lines, x_title="rate", y_title="P95, s", title="two")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+def test_calls_are_compared_with_the_backends_that_serve_them(run: Run, tmp_path: Path) -> None:
+    path, fleet = tmp_path / "calls.csv", tmp_path / "served.toml"
+    fleet.write_text(SERVED)
+    rows = [("x", 100), ("x", 3000), ("y", 100), ("y", 3000), ("x", 5000), ("", 3000)]
+    path.write_text(
+        "time_s,model,input_tokens,output_tokens\n"
+        + "".join(f"{at},{model},{tokens},5\n" for at, (model, tokens) in enumerate(rows))
+    )
+    _, out, err = run("simulate", path, fleet, "--policy", "fcfs", "--json")
+    assert err.splitlines() == [
+        "note: calls longer than the 4000 tokens that a backend serving their model takes at most, which fail: 2",
+        "note: calls longer than some of the backends that serve their model take, "
+        "which fail if they are sent there: 2",
+    ]
+    assert json.loads(out)["policies"]["fcfs"]["not_completed"]["failed"] >= 2
 
 
-def test_a_picture_of_nothing_and_of_odd_names(tmp_path: Path) -> None:
-    titles = {"x_title": "x", "y_title": "y", "title": "$\\frac{"}
-    latency_plot(tmp_path / "empty.png", {}, **titles)
-    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match="cannot write"):
-        latency_plot(tmp_path / "missing" / "a.svg", {"fcfs": [(1.0, 2.0)]}, **titles)
+def test_slowdown_is_told_by_the_backends_that_serve_a_call(run: Run, tmp_path: Path) -> None:
+    path, fleet = tmp_path / "calls.csv", tmp_path / "served.toml"
+    fleet.write_text(SERVED)
+    path.write_text("time_s,model,input_tokens,output_tokens\n0,y,100,50\n100,y,100,50\n")
+    _, out, _ = run("simulate", path, fleet, "--policy", "fcfs", "--json")
+    assert json.loads(out)["policies"]["fcfs"]["slowdown"] == pytest.approx(1.0)
+
+
+def test_calls_without_a_model_go_anywhere(run: Run, tmp_path: Path) -> None:
+    path, fleet = tmp_path / "calls.csv", tmp_path / "served.toml"
+    fleet.write_text(SERVED)
+    path.write_text("time_s,input_tokens,output_tokens\n0,10,10\n1,10,10\n")
+    code, out, err = run("simulate", path, fleet, "--policy", "fcfs")
+    assert (code, err) == (0, "")
+    assert "2/2" in out
 
 
 def test_a_recorded_journal_is_a_trace(run: Run, journal: Path, fleet: Path) -> None:
     code, out, err = run("simulate", journal, fleet, "--json", "--policy", "default")
     assert code == 0
-    assert err == "note: calls of the journal that are left out: 1 cancelled\n"
+    notes = err.splitlines()
+    assert notes == [
+        "note: calls of the journal that are left out: 1 cancelled",
+        "note: queries of the journal that are left out, for they have no other calls: 1; "
+        "that lack some of their calls: 0",
+    ]
     found = json.loads(out)
     assert (found["queries"], found["calls"], found["calls_left_out"]) == (6, 12, 1)
+    assert (found["queries_left_out"], found["queries_shortened"]) == (1, 0)
     assert found["policies"]["default"]["completed"] == 6
+    journal.write_bytes(b"\xef\xbb\xbf\n" + journal.read_bytes() + b'\n{"event":"Wo')
+    code, again, err = run("simulate", journal, fleet, "--json", "--policy", "default")
+    assert (code, json.loads(again)) == (0, found)
+    lines = journal.read_text().count("\n") + 1
+    assert err.splitlines() == [
+        f"note: line {lines}, the last one, was not written to its end and is left out",
+        *notes,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,17 +218,29 @@ def test_a_recorded_journal_is_a_trace(run: Run, journal: Path, fleet: Path) -> 
         (["{trace}", "{fleet}", "--warm-up", "-1"], "--warm-up is -1"),
         (["{trace}", "{fleet}", "--plot", "a.gif"], "plot: 'a.gif' must end in .svg or .png"),
         (["{trace}", "{fleet}", "--plot", "none/a.svg"], "plot: there is no folder 'none'"),
+        (["{trace}", "{fleet}", "--plot", "{folder}"], "plot: cannot write {folder}: Is a directory"),
+        (["{trace}", "{fleet}", "--plot", "/proc/a.svg"], "plot: cannot write /proc/a.svg: "),
+        (["{trace}", "{fleet}", "--speed-up", "fast"], "Invalid value for '--speed-up': "),
+        (["{trace}", "{fleet}", "--speed"], "No such option: --speed"),
+        (["{trace}"], "Missing argument '"),
+        (["a\n\x1b[2Jb.csv", "{fleet}"], "cannot read 'a\\n\\x1b[2Jb.csv': No such file"),
+        (["{odd}", "{fleet}"], "'{parent}/odd\\x1b[2J\\udcff.csv': line 1: character 1 is not UTF-8 text"),
+        (["/proc/self/mem", "{fleet}"], "/proc/self/mem: the file cannot be read: Input/output error"),
         (["{one}", "{fleet}", "--plot", "a.svg"], "--plot: all queries of the trace arrive at once"),
-        (["{one}", "{served}"], "the trace has calls of the model 'm', which no backend of the fleet serves"),
+        (["{of}", "{served}"], "the trace has calls of the model 'm', which no backend of the fleet serves"),
     ],
 )
 def test_whatever_is_wrong_is_one_line(
     run: Run, trace: Path, fleet: Path, arguments: list[str], message: str
 ) -> None:
-    files = {"trace": trace, "fleet": fleet}
+    files = {"trace": trace, "fleet": fleet, "parent": trace.parent, "folder": trace.parent / "folder.svg"}
+    files["folder"].mkdir()
+    files["odd"] = trace.parent / "odd\x1b[2J\udcff.csv"
+    files["odd"].write_bytes(b"\xff\n")
     for name, content in {
         "binary": b"a,b\n\xff\xfe\n",
         "one": b"time_s,input_tokens,output_tokens\n1,2,3\n",
+        "of": b"time_s,input_tokens,output_tokens,model\n1,2,3,m\n",
         "served": b'[[backend]]\nname = "a"\ngpu = "A100"\nmodels = ["qwen3"]\n',
     }.items():
         files[name] = trace.parent / name
@@ -138,6 +251,7 @@ def test_whatever_is_wrong_is_one_line(
     assert (code, out) == (2, "")
     assert err.startswith("agentsched: " + message.format(**files))
     assert err.count("\n") == 1
+    assert err[:-1].isprintable()
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
@@ -154,6 +268,38 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
     assert ran.stderr == "agentsched: typer is missing: pip install 'agentsched[cli]'\n"
 
 
+@pytest.mark.parametrize("command", ["simulate", "replay", ""])
+def test_help_is_there_and_nothing_asked_for_is_asked_for_wrongly(run: Run, command: str) -> None:
+    code, out, err = run(*filter(None, [command, "--help"]))
+    assert (code, err) == (0, "")
+    assert "Usage: " in out
+    if not command:
+        assert run()[0] == 2
+        assert "Usage: " in run()[1]
+
+
+@pytest.mark.parametrize("command", ["simulate", "replay"])
+def test_a_wrong_policy_is_not_the_files_fault(run: Run, journal: Path, fleet: Path, command: str) -> None:
+    files = [journal, fleet] if command == "simulate" else [journal]
+    code, _, err = run(command, *files, "--policy", "nix")
+    assert (code, err) == (2, "agentsched: no policy is called 'nix'; there are fcfs, default\n")
+
+
+def test_whoever_interrupts_gets_one_line(
+    run: Run, trace: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_given: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agentsched.cli.simulate.read_trace", interrupted)
+        assert run("simulate", trace, fleet) == (130, "", "agentsched: interrupted\n")
+    importing = ModuleType("agentsched.cli.app")
+    monkeypatch.setattr(importing, "__getattr__", interrupted, raising=False)
+    monkeypatch.setitem(sys.modules, "agentsched.cli.app", importing)
+    assert run("simulate", trace, fleet) == (130, "", "agentsched: interrupted\n")
+
+
 def test_a_full_disk_is_one_line(trace: Path, fleet: Path) -> None:
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
@@ -164,7 +310,10 @@ def test_a_full_disk_is_one_line(trace: Path, fleet: Path) -> None:
             check=False,
             timeout=30,
         )
-    assert (ran.returncode, ran.stderr) == (1, "agentsched: No space left on device\n")
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "agentsched: cannot write to stdout: No space left on device\n",
+    )
 
 
 def test_the_commands_of_the_documents_run(
@@ -195,3 +344,4 @@ def test_the_commands_of_the_documents_run(
     assert re.findall(r"`(\w+)`", named[1]) == list(FLEETS)
     assert all(f"`{column}`" in text for column in COLUMNS)
     assert all(key in text for key in KEYS)
+    assert [name for name in METRICS if not re.search(rf"^\|.*`{name}`.*\|", text, re.MULTILINE)] == []

@@ -23,7 +23,8 @@ from agentsched.engine import Engine, Journal, replay
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.difference import first_difference
 from agentsched.engine.events import Event, Failed, Woke
-from agentsched.engine.journal import decode, encode, read_journal
+from agentsched.engine.journal import encode
+from agentsched.engine.reader import decode, read_journal
 from agentsched.errors import UsageError
 from agentsched.model import Backend, BackendLoad, Failure, FailureKind, Job, Outcome, Reason
 from agentsched.policy import Policy
@@ -323,7 +324,6 @@ def test_a_journal_written_by_hand() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        "",
         "{}",
         "[]",
         "null",
@@ -361,8 +361,6 @@ def test_no_lines_are_no_journal() -> None:
 
 
 BAD = [
-    "",
-    "\n",
     "not json",
     GOOD[:-3],
     "{}",
@@ -399,6 +397,11 @@ BAD = [
     '{"event":"ModelsListed","at":1.0,"backend":"a","models":"m"}',
     '{"event":"ModelsListed","at":1.0,"backend":"a","models":[1]}',
     '{"event":"ModelsListed","at":1.0,"backend":"z","models":["m"]}',
+    '{"event":"Woke","at":1.0,"at":1.0}',
+    '{"event":"Woke","at":-1e13}',
+    '{"event":"Woke","at":-0.5}',
+    '{"event":"Woke","at":1' + "0" * 5_000 + "}",
+    HEAD,
     SUBMITTED,
 ]
 
@@ -412,10 +415,142 @@ def test_a_wrong_line_is_named_and_what_came_before_is_replayed(line: str) -> No
     assert len(str(caught.value)) < 700
 
 
-@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+words = st.text().filter(str.strip)
+
+
+@given(words | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_whatever_stands_there_it_is_an_event_or_a_usage_error(line: str) -> None:
     with pytest.raises(UsageError, match=r"^line 2: "):
         run(HEAD, line)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "(Expecting value)"),
+        ("7", "(7 is not an object)"),
+        ("[" * 100_000, "(it is nested too deeply)"),
+        ("{}", "(it does not say 'event')"),
+        ('{"event":"Slept","at":1.0}', "(no event is called 'Slept')"),
+        ('{"event":7}', "(event is 7; it must be text)"),
+        ('{"event":"Woke"}', "(Woke does not say 'at')"),
+        ('{"event":"Woke","at":"soon"}', "(at is 'soon'; it must be a number)"),
+        ('{"event":"Woke","at":1,"mood":"good"}', "(Woke has no 'mood')"),
+        ('{"event":"Woke","at":1,"at":1}', "('at' is there twice)"),
+        ('{"event":"Woke","at":1' + "0" * 5_000 + "}", "(a number in it has too many digits)"),
+        ('{"event":"Submitted","at":1.0,"request":"r1"}', "(request is 'r1'; it must be an object)"),
+        (
+            '{"event":"Submitted","at":1.0,"request":{"id":"r1","model":null}}',
+            "(Request does not say 'input_tokens')",
+        ),
+        (
+            SUBMITTED.replace('"m"', "[]"),
+            "(model is []; it must be text or null)",
+        ),
+        (
+            '{"event":"Cancelled","at":1.0,"request_id":"r1","reason":"a whim"}',
+            "(reason is 'a whim'; it must be one of ",
+        ),
+        (
+            '{"event":"ModelsListed","at":1.0,"backend":"a","models":"m"}',
+            "(models is 'm'; it must be a list of names or null)",
+        ),
+        ('{"commands":7}', "(commands is 7; it must be a list)"),
+        ('{"commands":["Start"]}', "('Start' is not an object)"),
+        ('{"commands":[{"command":"Begin"}]}', "(no command is called 'Begin')"),
+        ('{"commands":[],"event":"Woke"}', "(commands stand alone on their line)"),
+        (HEAD, "(another journal begins here; give each a file of its own)"),
+        ('{"event":"Woke","at":1e13}', "line 3: at is 10000000000000.0; it must be seconds, within ±1e+12"),
+        ('{"event":"Woke","at":-0.5}', "line 3: at is -0.5 after 1.0; time cannot go back within a journal"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_in_words(line: str, message: str) -> None:
+    with pytest.raises(UsageError, match=r"^line 3: ") as caught:
+        run(HEAD_2, SUBMITTED, line)
+    assert message in str(caught.value)
+    assert not any(raw in str(caught.value) for raw in ("Error(", "__init__", "argument"))
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("7", "7 is not an object"),
+        ("{}", "it does not say 'agentsched'"),
+        (HEAD.replace('"agentsched": 1', '"agentsched": 2'), "it does not say 'policy'"),
+        (HEAD.replace('"agentsched": 1', '"agentsched": 3'), "it is of version 3; this reads 1 and 2"),
+        (HEAD.replace('"max_queued"', '"agentsched"'), "'agentsched' is there twice"),
+        (HEAD.replace('"rpm": null', '"speed": 9'), "a backend has no 'speed'"),
+        (HEAD.replace('"rpm": null', '"base_url": "x"'), "a backend has no 'base_url'"),
+        (HEAD.replace('"rpm": null', '"rpm": 0'), "Backend: rpm must be a whole number of at least 1"),
+        (HEAD.replace('"models": ["m"]', '"models": 7'), "models is 7; it must be a list of names or null"),
+        (json.dumps({"agentsched": 1, "max_queued": 1, "backends": []}), "it names no backend"),
+        (json.dumps({"agentsched": 1, "max_queued": 1, "backends": ["b"]}), "'b' is not an object"),
+        (json.dumps({**json.loads(HEAD), "backends": json.loads(HEAD)["backends"] * 2}), "two backends have"),
+    ],
+)
+def test_what_is_wrong_with_a_head_is_said_in_words(head: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run("\n", head, GOOD)
+    assert str(caught.value).startswith(f"line 2 is not the head of a journal: {message}")
+
+
+def test_blank_lines_and_a_mark_at_the_start_say_nothing() -> None:
+    lines = ["\ufeff\n", " \n", HEAD_2, "\n", SUBMITTED, GOOD, "\n", ""]
+    _, found = read_journal(lines)
+    assert [one.line for one in found] == [5, 6]
+    assert run("\ufeff" + HEAD, GOOD) == [[]]
+
+
+WHOLES = ["input_tokens", "max_tokens", "priority", "sdk_retry"]
+
+
+@pytest.mark.parametrize("name", WHOLES)
+@pytest.mark.parametrize("whole", [2**53 + 1, -(2**53) - 1, 10**400])
+def test_whole_numbers_that_no_engine_can_reckon_with_are_named(name: str, whole: int) -> None:
+    event = json.loads(SUBMITTED)
+    event["request"][name] = whole
+    with pytest.raises(
+        UsageError, match=rf"^line 2: .*\({name} is .*; it must be a whole number within ±900"
+    ):
+        run(HEAD, json.dumps(event))
+
+
+@given(st.sampled_from(WHOLES), st.integers(-(2**53), 2**53))
+def test_all_others_are_reckoned_with(name: str, whole: int) -> None:
+    event = json.loads(SUBMITTED)
+    event["request"][name] = whole
+    assert run(HEAD, json.dumps(event), SUBMITTED.replace("r1", "r2"))
+
+
+def test_a_clock_that_is_not_quite_monotonic_is_none_of_ours() -> None:
+    assert run(HEAD, *(GOOD.replace("1.0", at) for at in ("5.0", "4.0", "4.5", "5.0"))) == [[]] * 4
+    with pytest.raises(UsageError, match=r"^line 4: at is 3\.9 after 5\.0"):
+        run(HEAD, *(GOOD.replace("1.0", at) for at in ("5.0", "4.5", "3.9")))
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_a_journal_that_was_cut_anywhere_in_its_last_line_is_read_up_to_there(data: st.DataObject) -> None:
+    lines, _ = recorded(fleet(), seed=5, steps=8)
+    last = data.draw(st.integers(1, len(lines) - 1))
+    cut = data.draw(st.integers(1, len(lines[last]) - 2))
+    torn: list[int] = []
+    _, found = read_journal([*lines[:last], lines[last][:cut]], on_torn=torn.append)
+    kept = [(one.line, one.event) for one in found]
+    assert kept == [(one.line, one.event) for one in read_journal(lines[:last])[1]]
+    assert torn == [last + 1]
+    with pytest.raises(UsageError, match=rf"^line {last + 1}: not a journal event"):
+        list(read_journal([*lines[:last], lines[last][:cut]])[1])
+
+
+def test_what_is_wrong_for_another_reason_was_not_cut() -> None:
+    for end in (["nonsense"], [GOOD[:-3] + "\n"], [GOOD[:-3], GOOD], ['{"event":"Slept"}'], ["\udcff"]):
+        with pytest.raises(UsageError, match=r"^line 2: "):
+            list(
+                read_journal([HEAD + "\n", *end], on_torn=lambda line: pytest.fail(f"{line} was not cut"))[1]
+            )
+    _, found = read_journal([HEAD + "\n", GOOD + "\n", GOOD])  # only its line end is missing
+    assert len(list(found)) == 2
 
 
 # -- the recorded run --------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Case 77: a hundred thousand short calls, a tenth cancelled and a tenth failing, leave nothing behind.
+"""Case 77: short calls without end, a tenth cancelled and a tenth failing, leave nothing behind.
+
+A hundred thousand with `make soak`. The default run makes fewer, which shows a leak of one object in ten calls.
 
 Requests go in through the transport that SDK clients are given, and out to an upstream in memory, so that all
 that this library does to a call is done; what an SDK does is not. Virtual time, real memory.
@@ -23,8 +25,8 @@ from agentsched.testing import VirtualClock
 from agentsched.transport.outgoing import MAX_REMEMBERED
 from tests.doubles import ASK, EVENTS_TYPE, MODEL, counts, delta, event, settled
 
-CALLS = 100_000
-WARM_UP = 25_000
+CALLS = int(os.environ.get("AGENTSCHED_SOAK", "30000"))
+WARM_UP = 10_000
 WORKERS = 40
 BACKENDS = 4
 
@@ -180,9 +182,8 @@ def resident() -> int:
     return psutil.Process(os.getpid()).memory_info().rss
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_case_77_a_hundred_thousand_calls_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_case_77_many_calls_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """77: memory after warm-up stays within 5 %, every table is bounded, no task and no room is left."""
     caplog.set_level(logging.CRITICAL, "agentsched")  # pytest keeps every record
     soak = Soak()

@@ -1,5 +1,7 @@
 """Fleet files: cards, engines and own speeds become backends, and mistakes name entry and key."""
 
+from time import process_time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,6 +53,28 @@ def test_cards_engines_and_own_speeds() -> None:
     assert (own.kv_blocks * own.block_tokens, own.max_num_seqs) == (64_000, 64)
 
 
+def test_who_serves_a_model() -> None:
+    fleet = read("""
+        [[backend]]
+        name = "a"
+        gpu = "A100"
+        count = 2
+        models = ["x"]
+        [[backend]]
+        name = "b"
+        gpu = "H100"
+        models = ["x", "y"]
+        [[backend]]
+        name = "c"
+        gpu = "A40"
+    """)
+    a, _, b, c = fleet.specs
+    assert fleet.serving("x") == [a, b, c]
+    assert fleet.serving("y") == [b, c]
+    assert fleet.serving("z") == [c]
+    assert fleet.serving(None) == [a, b, c]
+
+
 def test_each_call_gives_engines_that_served_nothing() -> None:
     fleet = read('fleet = "hetero1"')
     first, second = fleet.fresh(), fleet.fresh()
@@ -82,6 +106,16 @@ ONE = '[[backend]]\nname = "a"\n'
         ("backend = [7]", "backend 1: it is 7; it must be a [[backend]] table"),
         ("x = ", "fleet.toml is not TOML: "),
         ("a" * 99, "fleet.toml is not TOML: "),
+        (
+            "x = 1" + "0" * 5_000,
+            "fleet.toml is not TOML that can be read: a number in it has too many digits",
+        ),
+        (
+            ".".join("a" * 20_000) + " = 1",
+            "line 1 has more than 40 dots; a list may go on over several lines",
+        ),
+        (ONE + f"x = {{ {'.'.join('a' * 90)} = 1 }}", "line 3 has more than 40 dots"),
+        ("#" * 600_000, "the file is longer than 500000 characters"),
         ("[[backends]]\n", "no key is called 'backends' here; there are backend"),
         ('fleet = "mine"', "fleet is 'mine'; it must be one of hetero1, "),
         ("fleet = 7", "fleet is 7; it must be one of"),
@@ -99,8 +133,11 @@ ONE = '[[backend]]\nname = "a"\n'
             "max_concurrency is 0; it must be a whole number from 1",
         ),
         ('[[backend]]\ngpu = "A100"', "backend 1: name is missing"),
-        (ONE, "backend 1: none of gpu, engine and step_s is given; give one of them"),
-        (ONE + 'gpu = "A100"\nstep_s = 1', "backend 1: gpu and step_s of gpu, engine and step_s is given"),
+        (ONE, "backend 1: it is not said how fast it is; give one of gpu, engine and step_s"),
+        (
+            ONE + 'gpu = "A100"\nstep_s = 1',
+            "backend 1: gpu and step_s are given; give one of gpu, engine and step_s",
+        ),
         (ONE + 'gpu = "B9000"', "backend 1: gpu is 'B9000'; it must be one of A100, H100, "),
         (ONE + "gpu = [1]", "backend 1: gpu is [1]; it must be one of A100"),
         (ONE + 'engine = "vllm"', "backend 1: engine is 'vllm'; it must be one of vllm tiny, "),
@@ -146,6 +183,16 @@ def test_a_bad_fleet_is_one_clear_error(text: str, message: str) -> None:
     assert message in said
     assert len(said) < 500
     assert "\n" not in said
+
+
+def test_the_longest_file_is_read_in_seconds() -> None:
+    """What reads TOML takes a time that grows with the parts of its keys."""
+    key = ".".join("a" * 20)
+    text = f"[{key}]\n" + "".join(f"b{number}.{key} = 1\n" for number in range(10_000))
+    began = process_time()
+    with pytest.raises(UsageError, match="no key is called 'a' here"):
+        read(text[:499_000].rpartition("\n")[0])
+    assert process_time() - began < 10
 
 
 values = st.sampled_from(

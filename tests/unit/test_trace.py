@@ -26,6 +26,7 @@ from agentsched.errors import UsageError
 from agentsched.model import Backend, Failure, FailureKind, Query, Request, Usage
 from agentsched.policy import Policy
 from agentsched.sim import gathering
+from agentsched.sim.journaltrace import LeftOut
 from agentsched.sim.plan import Node, Plan, check_plan
 from agentsched.sim.player import Player
 from agentsched.sim.server import TimedServer
@@ -47,8 +48,8 @@ def waits(plan: Plan) -> list[tuple[tuple[int, ...], float]]:
 
 def test_calls_without_a_query_are_queries_of_their_own() -> None:
     assert read(f"{HEAD}\n0,10,1\n2.5,20,0\n") == [
-        (0.0, Plan(nodes=[Node(input_tokens=10, output_tokens=1)])),
-        (2.5, Plan(nodes=[Node(input_tokens=20, output_tokens=0)])),
+        (0.0, Plan(nodes=[Node(model=None, input_tokens=10, output_tokens=1)])),
+        (2.5, Plan(nodes=[Node(model=None, input_tokens=20, output_tokens=0)])),
     ]
 
 
@@ -194,7 +195,16 @@ QUERIES = f"{HEAD},query,tenant,slo_s,duration_s\n"
         (f"{HEAD},duration_s\n1,2,3,-0.1", "line 2: duration_s is '-0.1'"),
         (f"{HEAD},step\n1,2,3,a\tb", "line 2: step is 'a\\tb'; it must be printable text"),
         (f"{HEAD},step\n1,2,3," + "x" * 1001, "line 2: step is 'xxx"),
-        (f'{HEAD}\n1,2,"3\n4,5,6', "line 2: the line is not CSV: unexpected end of data"),
+        (
+            f'{HEAD}\n1,2,"3\n4,5,6',
+            "line 2: the line is not CSV: a quoted field does not end on it; each call has one line",
+        ),
+        (f'{HEAD}\n1,2,"3"4', "line 2: the line is not CSV: ',' expected"),
+        (f"{HEAD}," + "step," * 150_000 + "step\n", "line 1: the column step is there twice"),
+        (
+            f"{HEAD},max_tokens\n1,2,4,3",
+            "line 2: output_tokens is 4, above max_tokens, 3, where an engine stops",
+        ),
         (f"{HEAD}\n" + '{"time_s": 1}', "line 2: 1 fields instead of 3"),
         (f"{HEAD}\n1,2,\0", "line 2: the line holds a NUL byte; a trace is text"),
         (f"{HEAD}\n1,2,\udcff", "line 2: character 5 is not UTF-8 text"),
@@ -220,6 +230,12 @@ QUERIES = f"{HEAD},query,tenant,slo_s,duration_s\n"
             "line 1: step is '\\ud800'",
         ),
         ('{"time_s": 1, "input_tokens": 1}', "line 1: the column output_tokens is missing"),
+        (
+            '{"time_s": 1, "input_tokens": 1, "output_tokens": 1, "time_s": 2}',
+            'line 1: the line is not JSON, \'{"time_s": 1, ',
+        ),
+        ('{"time_s": 1, "step": {"a": 1, "a": 2}}', ": 'a' is there twice"),
+        ('{"time_s": 1' + "0" * 5_000 + "}", ": a number in it has too many digits"),
         ('{"time_s": 1, "tokens": 1}', "line 1: no column is called 'tokens'"),
         (
             '{"time_s": 1, "input_tokens": 1, "output_tokens": 1}\n1,2,3',
@@ -348,16 +364,46 @@ def test_what_was_not_answered_or_not_counted_is_left_out_and_told() -> None:
         feed(Failed(at=9.0, attempt_id=attempts[3], failure=Failure(kind=FailureKind.INVALID)))
         feed(Cancelled(at=9.0, request_id="r4"))
 
-    left_out: list[tuple[int, str]] = []
-    arrivals = read_trace(journal(play), "run", on_left_out=lambda line, why: left_out.append((line, why)))
+    left_out = LeftOut()
+    arrivals = read_trace(journal(play), "run", left_out=left_out)
     assert [at for at, _ in arrivals] == [1.0]
-    assert left_out == [
+    assert (left_out.dropped, left_out.shortened, left_out.torn) == (5, 0, None)
+    assert left_out.calls == [
         (4, "its output was not counted"),
         (6, "its output was not counted"),
         (8, "failed"),
         (10, "cancelled"),
         (12, "not answered when the journal ended"),
     ]
+
+
+def test_queries_that_lack_calls_and_queries_that_lack_all_are_counted() -> None:
+    def play(feed: Callable[[Event], list[Start]]) -> None:
+        for name, outputs in {"a": (1, 1), "b": (1, None), "c": (None, None), "d": ()}.items():
+            feed(QueryOpened(at=1.0, query=Query(id=name, workflow="w")))
+            for number, output in enumerate(outputs):
+                (start,) = feed(asked(f"{name}{number}", 1.0, query=name))
+                feed(Finished(at=2.0, attempt_id=start.attempt_id, usage=Usage(output_tokens=output)))
+            feed(QueryClosed(at=2.0, query_id=name))
+
+    left_out = LeftOut()
+    lines = journal(play)
+    assert [len(plan.nodes) for _, plan in read_trace(lines, "run", left_out=left_out)] == [2, 1]
+    assert (len(left_out.calls), left_out.dropped, left_out.shortened) == (3, 2, 1)
+
+
+def test_a_journal_that_was_cut_with_a_mark_and_blank_lines_is_a_trace() -> None:
+    def play(feed: Callable[[Event], list[Start]]) -> None:
+        (start,) = feed(asked("r1", 1.0))
+        feed(Finished(at=2.0, attempt_id=start.attempt_id, usage=Usage(output_tokens=3)))
+
+    lines = journal(play)
+    left_out = LeftOut()
+    torn = ["\ufeff\n", "\n", *lines, "\n", lines[1][:-5]]
+    assert read_trace(torn, "run", left_out=left_out) == read_trace(lines, "run")
+    assert left_out.torn == len(torn)
+    with pytest.raises(UsageError, match=rf"run: line {len(lines) + 1}: at is 0.5 after 2.0"):
+        read_trace([*lines, lines[1].replace(":1.0", ":0.5")], "run")
 
 
 def test_a_journal_without_answers_or_without_commands_is_no_trace() -> None:
@@ -369,5 +415,8 @@ def test_a_journal_without_answers_or_without_commands_is_no_trace() -> None:
         read_trace([json.dumps(head), lines[1]], "run")
     with pytest.raises(UsageError, match="run: line 3: not a journal event"):
         read_trace([*lines[:2], "x"], "run")
+    for wrong in ({"backends": []}, {"backends": json.loads(lines[0])["backends"] * 2}):
+        with pytest.raises(UsageError, match="run: line 1 is not the head of a journal"):
+            read_trace([json.dumps({**json.loads(lines[0]), **wrong}), *lines[1:]], "run")
     with pytest.raises(UsageError, match="run: line 2: at is inf; it must be seconds"):
         read_trace([lines[0], '{"event":"Woke","at":Infinity}'], "run")

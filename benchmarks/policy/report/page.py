@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
+from itertools import islice
+from math import isinf, isnan
+from random import Random
+from statistics import mean, pstdev
 
 from agentsched.sim.report import METRICS
+from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.capacity import Probe
 from benchmarks.policy.ours import DEFAULT
+from benchmarks.policy.profile import QUERIES
 from benchmarks.policy.report.standings import KNOWING, Standings
 from benchmarks.policy.report.stats import change, gap_closed
-from benchmarks.policy.row import Row
+from benchmarks.policy.traffic import alone_of
+from benchmarks.policy.workloads import WORKLOADS
 
 SUMMED_UP = ("mean_s", "p95_s", "p99_s", "slo_share", "slowdown")
 WHO = {
@@ -28,19 +34,19 @@ WHO = {
     "LiteLLM least-busy": "LiteLLM Router, `least-busy`",
     "LiteLLM latency": "LiteLLM Router, `latency-based-routing`",
     "agentsched": "`Policy.default()` behind the same limits; speeds and lengths are learned during the run",
-    "clairvoyant": "knows true lengths, plans, speeds and caches; the best of 18 settings for each column",
-    "clairvoyant, fusing": "the same, and computes equal nodes once",
+    "clairvoyant": "knows true lengths, plans, speeds and caches; each column set for itself on other queries",
+    "clairvoyant, fusing": "the same, and computes equal nodes once and remembers their answers",
 }
 
 
-def summary(rows: Iterable[Standings]) -> str:
-    """Return a table with a line per row: the strongest baseline, ours, the ceiling, and the gap closed."""
+def summary(rows: Iterable[Standings], metrics: Sequence[str] = SUMMED_UP) -> str:
+    """Return a table with a line per row and metric: the strongest baseline, ours, the ceiling, the gap closed."""
     lines = [
         "| row | metric | strongest baseline | agentsched | clairvoyant | against it | gap closed |",
         "|---|---|---|---|---|---|---|",
     ]
     for standing in rows:
-        lines += [_line(standing, metric) for metric in SUMMED_UP]
+        lines += [_line(standing, metric) for metric in metrics]
     return "\n".join(lines)
 
 
@@ -49,7 +55,8 @@ def _line(standing: Standings, metric: str) -> str:
     strongest = standing.strongest(metric, fair)
     base, ours = standing.values(strongest, metric), standing.values(DEFAULT.name, metric)
     ceiling = standing.values(KNOWING[0], metric)
-    closed = gap_closed(ours, base, ceiling)
+    less_is_better = bool(METRICS[metric].less_is_better)
+    closed = gap_closed(ours, base, ceiling, less_is_better=less_is_better)
     cells = [
         standing.row.name,
         METRICS[metric].title,
@@ -57,7 +64,7 @@ def _line(standing: Standings, metric: str) -> str:
         number(metric, standing.mean(DEFAULT.name, metric)),
         number(metric, standing.mean(KNOWING[0], metric)),
         f"{change(ours, base):+.1%}",
-        "gap under 2 %" if closed is None else f"{closed:.0%}",
+        closed if isinstance(closed, str) else f"{closed:.0%}",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -72,24 +79,56 @@ def table(standing: Standings) -> str:
     for name in names:
         cells = [_cell(standing, name, metric) for metric in METRICS]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    seeds = standing.bounds
-    lines.append(
-        f"| *lower bound* | {number('mean_s', sum(found.mean_s for found in seeds) / len(seeds))} |"
-        + " |" * (len(METRICS) - 1)
-    )
+    lines.append(_bound_line("lower bound", standing.bounds))
+    if standing.fused_bounds:
+        lines.append(_bound_line("lower bound, fusing", standing.fused_bounds))
     return "\n".join(lines)
 
 
-def capacity_table(found: Mapping[Probe, float], limits: Mapping[tuple[str, str], float]) -> str:
-    """Return the capacities: contenders down, sites across; last what no scheduler can exceed."""
+def _bound_line(name: str, bounds: Sequence[Bounds]) -> str:
+    mean_s = sum(found.mean_s for found in bounds) / len(bounds)
+    return f"| *{name}* | {number('mean_s', mean_s)} |" + " |" * (len(METRICS) - 1)
+
+
+def capacity_table(
+    found: Mapping[Probe, float], bounds: Mapping[str, Mapping[tuple[str, str], float]]
+) -> str:
+    """Return the capacities: contenders down, sites across; last, bounds by their name."""
     sites = list(dict.fromkeys(probe.site for probe in found))
     names = list(dict.fromkeys(probe.contender for probe in found))
     by = {(probe.site, probe.contender): rate for probe, rate in found.items()}
     lines = [f"| | {' | '.join('/'.join(site) for site in sites)} |", f"|---|{'---|' * len(sites)}"]
+    rows = [(name, [by.get((site, name)) for site in sites]) for name in names]
+    rows += [(f"*{name}*", [rates.get(site) for site in sites]) for name, rates in bounds.items()]
+    lines += [f"| {name} | {' | '.join(map(_rate, rates))} |" for name, rates in rows]
+    return "\n".join(lines)
+
+
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return ""
+    return "above all tried" if isinf(rate) else f"{rate:.4f}" if rate else "below all tried"
+
+
+def workload_table(names: Iterable[str], fleet_name: str) -> str:
+    """Return what a query of each workload is like."""
+    lines = [
+        "| workload | calls | prompt tokens | answer tokens | critical path s | its variation |",
+        "|---|---|---|---|---|---|",
+    ]
+    alone = alone_of(fleet_name)
     for name in names:
-        rates = [by.get((site, name)) for site in sites]
-        lines.append(f"| {name} | {' | '.join('' if rate is None else f'{rate:.4f}' for rate in rates)} |")
-    lines.append(f"| *upper bound* | {' | '.join(f'{limits[site]:.4f}' for site in sites)} |")
+        drawn = list(islice(WORKLOADS[name](Random("profile")), QUERIES))
+        nodes = [node for plan in drawn for node in plan.nodes]
+        paths = list(map(alone, drawn))
+        cells = [
+            f"{len(nodes) / len(drawn):.1f}",
+            f"{sum(node.input_tokens for node in nodes) / len(drawn):,.0f}",
+            f"{sum(node.output_tokens for node in nodes) / len(drawn):,.0f}",
+            f"{mean(paths):.1f}",
+            f"{pstdev(paths) / mean(paths):.2f}",
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -106,8 +145,3 @@ def number(metric: str, value: float) -> str:
 def _cell(standing: Standings, name: str, metric: str) -> str:
     text = number(metric, standing.mean(name, metric))
     return f"{text} ±{number(metric, standing.spread(name, metric))}" if metric == "p95_s" else text
-
-
-def anchor(row: Row) -> str:
-    """Return the heading of a row."""
-    return f"### {row.name}"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice, repeat
 from math import nan
 
 from agentsched.sim.report import METRICS
-from benchmarks.policy.bounds import Bounds, bounds
+from benchmarks.policy.bounds import Bounds, Own, bounds
 from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
 from benchmarks.policy.fleets import fleet
 from benchmarks.policy.pool import Figures, Playable, Pool
 from benchmarks.policy.row import CLOSED, Row
 from benchmarks.policy.task import Task
-from benchmarks.policy.traffic import arrivals, plans
+from benchmarks.policy.traffic import arrivals, plans, repeats
 from benchmarks.policy.tuned import rate_of, tuned
 
 KNOWING = (CLAIRVOYANT.name, FUSING.name)
@@ -27,6 +29,7 @@ class Standings:
         figures: by contender, one for each seed; the fair ones in the order of the cast.
         ceilings: by clairvoyant contender and dials.
         bounds: one for each seed.
+        fused_bounds: the same for those who compute equal nodes once; none where there are none.
     """
 
     row: Row
@@ -34,6 +37,7 @@ class Standings:
     figures: Mapping[str, Sequence[Figures]]
     ceilings: Mapping[str, Sequence[Sequence[Figures]]]
     bounds: Sequence[Bounds]
+    fused_bounds: Sequence[Bounds] = ()
 
     def values(self, contender: str, metric: str) -> list[float]:
         """Return a contender's figure of each seed; of a clairvoyant one with the dials that are best for it."""
@@ -60,7 +64,7 @@ class Standings:
 def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Task]:
     """Return what has to be played for a row, seed by seed so that the queries are made once."""
     kept, rate = tuned(row.site), rate_of(row)
-    settings = [(name, kept.dials.get(name, ())) for name in contenders]
+    settings = [(name, kept.dials_of(name, row.load)) for name in contenders]
     settings += [(name, dials) for name in kept.ceilings for dials in _distinct(row, name)]
     return [
         Task(contender=name, dials=dials, row=row, seed=seed, rate=rate)
@@ -87,19 +91,27 @@ def gather(
     return Standings(
         row=row,
         seeds=seeds,
-        figures={name: played(name, kept.dials.get(name, ())) for name in contenders},
+        figures={name: played(name, kept.dials_of(name, row.load)) for name in contenders},
         ceilings={name: [played(name, dials) for dials in _distinct(row, name)] for name in kept.ceilings},
         bounds=[row_bounds(row, seed) for seed in seeds],
+        fused_bounds=[row_bounds(row, seed, fused=True) for seed in seeds] if repeats(row.workload) else [],
     )
 
 
 def row_bounds(row: Row, seed: int, *, fused: bool = False) -> Bounds:
     """Return the bounds of a row; of a closed one, whose arrivals follow from the schedule, by paths alone."""
-    closed = row.arrivals == CLOSED
-    queries = [(0.0, plan) for plan in plans(row, seed)] if closed else arrivals(row, seed, rate_of(row))
     last = row.warm_up + row.queries
-    found = bounds(queries, fleet(row.fleet), first=row.warm_up, last=last, fused=fused)
-    return replace(found, pool_s=0.0) if closed else found
+    closed = row.arrivals == CLOSED
+    queries = zip(repeat(0.0), plans(row, seed)) if closed else arrivals(row, seed, rate_of(row))
+    own = _own(row.workload, seed, row.arriving, fused)
+    found = bounds(list(islice(queries, last)), fleet(row.fleet), own=own, first=row.warm_up, last=last)
+    return replace(found, pool_s=0.0, makespan_s=0.0) if closed else found
+
+
+@lru_cache(maxsize=8)
+def _own(workload: str, seed: int, count: int, fused: bool) -> Own:
+    row = Row(workload=workload, fleet="homo", load=1.0)  # of any fleet: wishes do not matter here
+    return Own(islice(plans(row, seed), count), fused=fused)
 
 
 def _distinct(row: Row, name: str) -> list[tuple[float | str, ...]]:

@@ -11,6 +11,7 @@ RESAMPLES = 10_000
 COVERED = 0.95
 WORTH = 0.02
 """A gap between the strongest baseline and clairvoyant below this share is too small to say how much of it closed."""
+NO_GAP, UNCERTAIN = "no gap worth 2 %", "gap uncertain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +33,22 @@ class Interval:
 def paired(statistic: Callable[..., float], *samples: Sequence[float]) -> Interval:
     """Return a statistic of samples that belong together seed by seed, with its bootstrap interval.
 
+    The interval is that of the percentiles: with ten seeds it covers about 90 % and with five about 85 %, if seeds
+    vary normally. Where a sample is not finite nothing can be said, and its bounds are not numbers.
+
     Args:
         statistic: from the means of the samples, in order, to a value.
         samples: of equal length, one value per seed.
     """
     count = len(samples[0])
+    value = statistic(*(sum(sample) / count for sample in samples))
+    if not all(isfinite(one) for sample in samples for one in sample):
+        return Interval(value, nan, nan)
     dice = Random("bootstrap")
     found: list[float] = []
     for _ in range(RESAMPLES):
         drawn = [dice.randrange(count) for _ in range(count)]
-        value = statistic(*(sum(sample[i] for i in drawn) / count for sample in samples))
-        if isfinite(value):
-            found.append(value)
-    value = statistic(*(sum(sample) / count for sample in samples))
-    if not found:
-        return Interval(value, nan, nan)
+        found.append(statistic(*(sum(sample[i] for i in drawn) / count for sample in samples)))
     found.sort()
     cut = (1.0 - COVERED) / 2.0
     return Interval(
@@ -59,9 +61,17 @@ def change(ours: Sequence[float], baseline: Sequence[float]) -> Interval:
     return paired(lambda a, b: a / b - 1.0 if b else nan, ours, baseline)
 
 
-def gap_closed(ours: Sequence[float], baseline: Sequence[float], ceiling: Sequence[float]) -> Interval | None:
-    """Return which share of the gap between baseline and ceiling is closed; None if the gap is not worth it."""
-    base, best = sum(baseline), sum(ceiling)
-    if not isfinite(base - best) or abs(base - best) < WORTH * abs(base):
-        return None
+def gap_closed(
+    ours: Sequence[float], baseline: Sequence[float], ceiling: Sequence[float], *, less_is_better: bool
+) -> Interval | str:
+    """Return which share of the gap between baseline and ceiling is closed, or why that cannot be said.
+
+    Where the gap itself may be none, by its own interval, a share of it means nothing.
+    """
+    sign = 1.0 if less_is_better else -1.0
+    gap = paired(lambda b, c: sign * (b - c), baseline, ceiling)
+    if not isfinite(gap.value) or gap.value < WORTH * abs(sum(baseline) / len(baseline)):
+        return NO_GAP
+    if not gap.low > 0:
+        return UNCERTAIN
     return paired(lambda o, b, c: (b - o) / (b - c) if b != c else nan, ours, baseline, ceiling)

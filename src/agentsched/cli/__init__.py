@@ -3,33 +3,57 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from agentsched.cli.telling import printable
 from agentsched.errors import UsageError
 
+INTERRUPTED = 130
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 if all is well, 1 if not, 2 if it was asked for wrongly.
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0 if all is well, 1 if not, 2 if it was asked for wrongly, 130 if it was interrupted.
 
     Args:
         arguments: those of the process if None.
     """
     try:
-        from agentsched.cli.app import app
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _end("interrupted", code)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        from agentsched.cli.app import Wrong, app
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("agentsched"):
             raise
-        sys.exit(f"agentsched: {error.name} is missing: pip install 'agentsched[cli]'")
+        _end(f"{error.name} is missing: pip install 'agentsched[cli]'", 1)
     try:
-        app(args=arguments, standalone_mode=True)
+        code = app(args=arguments or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
+    except Wrong as error:
+        _end(str(error.format_message()), 2)
     except UsageError as error:
-        _end(" ".join(str(error).splitlines()), 2)
+        _end(str(error), 2)
     except BrokenPipeError:  # whoever read has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        _end(str(error.strerror or error), 1)
+        _drop_output()
+        return 1
+    except OSError as error:  # what is read, and pictures, have errors of their own
+        _drop_output()
+        _end(f"cannot write to stdout: {error.strerror or error}", 1)
+    return (code or 0) if arguments else 2
 
 
-def _end(what: str, code: int) -> None:
-    print(f"agentsched: {what}", file=sys.stderr)
+def _drop_output() -> None:
+    """Have what is still to be written go nowhere: the interpreter would try once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end(what: str, code: int) -> NoReturn:
+    print(f"agentsched: {printable(' '.join(what.splitlines()))}", file=sys.stderr)
     sys.exit(code)

@@ -1,7 +1,7 @@
 """The commands and their options."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,9 @@ from agentsched.cli.replay import replay_journal
 from agentsched.cli.simulate import simulate_trace
 
 NAMES = "|".join(constructors())
+
+Wrong: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What typer raises for options and arguments that are wrong; where it lives depends on its version."""
 
 app = typer.Typer(
     help="Play traces against fleets in virtual time, and journals once more.",
@@ -28,7 +31,9 @@ def simulate(  # noqa: PLR0917 - typer's way to declare options
     ] = None,
     speed_up: Annotated[float, typer.Option(help="How many times faster queries arrive.")] = 1.0,
     warm_up: Annotated[int, typer.Option(help="How many queries come before those that count.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="SVG or PNG: latency against rate.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="SVG or PNG: latency against rate, at five speeds.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Play a trace against a fleet under each policy, and compare."""
@@ -39,7 +44,7 @@ def simulate(  # noqa: PLR0917 - typer's way to declare options
         speed_up=speed_up,
         warm_up=warm_up,
         plot=plot,
-        as_json=as_json,
+        json=as_json,
     )
 
 

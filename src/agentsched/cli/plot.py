@@ -1,11 +1,13 @@
 """Latency against rate as a picture; the same data give the same file."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from agentsched.engine.words import shown
 from agentsched.errors import UsageError
 
 FORMATS = (".svg", ".png")
@@ -20,13 +22,19 @@ STYLE: Mapping[str, object] = {
     "grid.alpha": 0.3,
 }
 MARKERS = "osD^vPX*"
+DASHES = ("-", "--", "-.", ":")
+WIDTHS = (4.0, 2.5, 1.75, 1.25)
+"""Later lines are thinner and have gaps, so that those that they cover are seen."""
+HEAD_ROOM = 1.1
+
+Series = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def check_plot(path: Path) -> None:
     """Refuse a picture that could not be drawn, before hours go into its data.
 
     Raises:
-        UsageError: for an unknown kind of picture, a missing folder or a missing matplotlib.
+        UsageError: for an unknown kind of picture, a file that cannot be written or a missing matplotlib.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"plot: {str(path)!r} must end in {' or '.join(FORMATS)}")
@@ -34,38 +42,59 @@ def check_plot(path: Path) -> None:
         raise UsageError(f"plot: there is no folder {str(path.parent)!r}")
     if find_spec("matplotlib") is None:
         raise UsageError("plot: matplotlib is missing: pip install 'agentsched[plot]'")
+    was_there = path.exists()
+    try:
+        path.open("ab").close()
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
-def latency_plot(
-    path: str | Path,
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    x_title: str,
-    y_title: str,
-    title: str,
-) -> None:
+def latency_plot(path: str | Path, series: Series, *, x_title: str, y_title: str, title: str) -> None:
     """Draw one line per series to a file, SVG or PNG by its name.
 
     Raises:
         UsageError: if it cannot be written.
     """
     mpl: Any = import_module("matplotlib")  # its annotations are not complete
-    figures: Any = import_module("matplotlib.figure")
     path = Path(path)
-    with mpl.rc_context(STYLE):
-        figure = figures.Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
-        axes = figure.add_subplot()
-        for index, (name, points) in enumerate(series.items()):
-            x, y = [one for one, _ in points], [one for _, one in points]
-            axes.plot(x, y, marker=MARKERS[index % len(MARKERS)], label=name)
-        axes.set_xlabel(x_title)
-        axes.set_ylabel(y_title)
-        axes.set_title(title)
-        axes.set_ylim(bottom=0)
-        if series:
-            axes.legend()
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        # letters that the font lacks are boxes in a PNG, and as they should be in an SVG
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ ", category=UserWarning)
+        figure = drawn(series, x_title=x_title, y_title=y_title, title=shown(title))
         undated = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
         try:
             figure.savefig(path, metadata=undated)
         except OSError as error:
-            raise UsageError(f"plot: cannot write {path}: {error.strerror}") from None
+            raise _unwritable(path, error) from None
+
+
+def drawn(series: Series, *, x_title: str, y_title: str, title: str) -> Any:
+    """Return the picture."""
+    figures: Any = import_module("matplotlib.figure")
+    figure = figures.Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    for index, (name, points) in enumerate(series.items()):
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            label=name,
+            marker=MARKERS[index % len(MARKERS)],
+            markersize=max(9 - 2 * index, 4),
+            linestyle=DASHES[index % len(DASHES)],
+            linewidth=WIDTHS[min(index, len(WIDTHS) - 1)],
+            alpha=0.8,
+        )
+    axes.set_xlabel(x_title)
+    axes.set_ylabel(y_title)
+    axes.set_title(title)
+    highest = max((y for points in series.values() for _, y in points), default=0.0)
+    axes.set_ylim(0, HEAD_ROOM * highest or 1.0)
+    if series:
+        figure.legend(loc="outside lower center", ncols=min(len(series), 4), frameon=False)
+    return figure
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"plot: cannot write {shown(str(path))}: {error.strerror}")

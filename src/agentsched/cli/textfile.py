@@ -2,14 +2,13 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from typing import TextIO
 
+from agentsched.engine.words import shown
 from agentsched.errors import UsageError
+from agentsched.sim.fleetfile import MAX_CHARACTERS
 from agentsched.sim.trace import MAX_LINE
-
-MAX_BYTES = 10_000_000
-"""Of a file that is read as a whole."""
 
 
 @contextmanager
@@ -19,34 +18,42 @@ def lines_of(path: Path) -> Generator[Iterator[str], None, None]:
     What is not UTF-8 stands as surrogates in them.
 
     Raises:
-        UsageError: if it cannot be opened.
+        UsageError: if it cannot be opened; and, without its name, if it cannot be read further on.
     """
     try:
         file = path.open(encoding="utf-8", errors="surrogateescape")
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     with file:
-        yield iter(partial(file.readline, MAX_LINE + 1), "")
+        yield _lines(file)
 
 
 def text_of(path: Path) -> str:
-    """Return all of it.
+    """Return all of it, or so much that it is seen that it is too long.
 
     Raises:
         UsageError: if it cannot be read or is no text.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
-            text = file.read(MAX_BYTES + 1)
+            return file.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: the file is not UTF-8 text") from None
+        raise UsageError(f"{shown(str(path))}: the file is not UTF-8 text") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    if len(text) > MAX_BYTES:
-        raise UsageError(f"{path}: the file is longer than {MAX_BYTES} characters")
-    return text
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while True:
+        try:
+            line = file.readline(MAX_LINE + 1)
+        except OSError as error:
+            raise UsageError(f"the file cannot be read: {error.strerror}") from None
+        if not line:
+            return
+        yield line
 
 
 def _unreadable(path: Path, error: Exception) -> UsageError:
     why = error.strerror if isinstance(error, OSError) else error
-    return UsageError(f"cannot read {path}: {why}")
+    return UsageError(f"cannot read {shown(str(path))}: {why}")

@@ -7,6 +7,7 @@ from typing import cast
 from agentsched.engine.commands import Command, ListModels, Resolve, Start
 from agentsched.engine.engine import Engine
 from agentsched.engine.journal import named
+from agentsched.engine.reader import read_journal
 from agentsched.engine.rerun import Rerun, Step
 from agentsched.engine.words import command_words, event_words, shown
 from agentsched.errors import UsageError
@@ -48,7 +49,7 @@ def first_difference(lines: Iterable[str], policy: Policy) -> Difference | None:
     Raises:
         UsageError: if the lines are not a journal, or one of version 1, which holds no commands.
     """
-    rerun = Rerun(lines, policy)
+    rerun = Rerun(*read_journal(lines), policy)
     if not rerun.head.has_commands:
         raise UsageError("a journal of version 1 holds no commands to compare")
     return next((found for step in rerun if (found := difference(rerun, step)) is not None), None)

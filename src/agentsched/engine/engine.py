@@ -120,7 +120,9 @@ class Engine:
             self._dispatch()
         if self.queue.lanes and len(self.queue) > self.max_queued and isinstance(event, Submitted):
             self._bound_queue(event.request.id)
-        self._arm()
+        wake_at = self.wake_at
+        if self._deadlines.first < wake_at or self._blocked_until < wake_at or self._settles_at < wake_at:
+            self._arm()
         return self.commands
 
     def story(self, request_id: str) -> tuple[Entry, ...]:
@@ -367,8 +369,6 @@ class Engine:
 
     def _arm(self) -> None:
         """Ask to be woken at the next deadline, when a rate limit allows a start, when the fleet is known."""
-        if self._deadlines.first >= self.wake_at <= self._blocked_until and self.wake_at <= self._settles_at:
-            return
         wanted = min(self._deadlines.next(self.requests), self._blocked_until, self._settles_at)
         if wanted < self.wake_at:
             self.wake_at = wanted

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from agentsched.engine.commands import Abort, Command, Start
 from agentsched.engine.engine import Engine
 from agentsched.engine.events import Event, Failed, Finished, ModelsListed, Submitted
-from agentsched.engine.journal import Recorded, read_journal
+from agentsched.engine.reader import Head, Recorded, read_journal
 from agentsched.errors import UsageError
 from agentsched.model.value import value
 from agentsched.policy import Policy
@@ -26,21 +26,21 @@ class Step:
 class Rerun:
     """Iterates over the steps of a journal, once.
 
+    Args:
+        head, entries: as `read_journal` gives them.
+
     Attributes:
         head: what the journal says of the engine that it was recorded from.
         engine: the new one, as it is after the latest step.
         starts: the live attempts by id, with those that the latest step ended.
 
     Raises:
-        UsageError: if the lines are not a journal, now or on the way; the message names the line.
+        UsageError: if what is recorded could not have happened, on the way; the message names the line.
     """
 
-    def __init__(self, lines: Iterable[str], policy: Policy) -> None:
-        self.head, self._entries = read_journal(lines)
-        try:
-            self.engine = Engine(self.head.backends, policy=policy, max_queued=self.head.max_queued)
-        except UsageError as error:
-            raise UsageError(f"line 1 is not the head of a journal: {error}") from None
+    def __init__(self, head: Head, entries: Iterable[Recorded], policy: Policy) -> None:
+        self.head, self._entries = head, entries
+        self.engine = Engine(head.backends, policy=policy, max_queued=head.max_queued)
         self.starts: dict[int, Start] = {}
 
     def __iter__(self) -> Iterator[Step]:
@@ -80,5 +80,5 @@ def replay(lines: Iterable[str], policy: Policy) -> Iterator[tuple[Event, list[C
     Raises:
         UsageError: if the lines are not a journal; the message names the line.
     """
-    for step in Rerun(lines, policy):
+    for step in Rerun(*read_journal(lines), policy):
         yield step.recorded.event, step.commands

@@ -95,7 +95,8 @@ class BackendRow:
 
     def admit(self, now: float, attempt_id: int, row: RequestRow) -> AttemptRow:
         """Take a call in."""
-        self.load_integral(now)
+        self._load += len(self.running) * (now - self._load_at)
+        self._load_at = now
         attempt = AttemptRow(
             attempt_id,
             row.request.id,
@@ -115,7 +116,8 @@ class BackendRow:
 
     def release(self, now: float, attempt: AttemptRow) -> None:
         """Free the call's room."""
-        self.load_integral(now)
+        self._load += len(self.running) * (now - self._load_at)
+        self._load_at = now
         del self.running[attempt.id]
         self.has_slot = True
         if attempt.first_at is None:

@@ -19,6 +19,9 @@ MIN_S, MAX_SPEED_S = 1e-9, 1e6
 MAX_SEQS = 2048
 """Tokens of one step; each sequence that runs takes one."""
 MAX_BACKENDS = 10_000
+MAX_CHARACTERS = 500_000
+MAX_DOTS = 40
+"""On one line: what reads TOML takes a time that grows with the square of a key's parts."""
 
 
 @value
@@ -31,6 +34,17 @@ class Fleet:
     def fresh(self) -> list[tuple[Backend, BatchServer]]:
         """Return the backends with engines that have served nothing yet."""
         return [(backend, BatchServer(spec)) for backend, spec in zip(self.backends, self.specs, strict=True)]
+
+    def serving(self, model: str | None) -> list[BackendSpec]:
+        """Return the engines that serve a model, each kind once; all of them for None."""
+        both = zip(self.backends, self.specs, strict=True)
+        return list(
+            dict.fromkeys(
+                spec
+                for backend, spec in both
+                if model is None or backend.models is None or model in backend.models
+            )
+        )
 
 
 def read_fleet(text: str, name: str) -> Fleet:
@@ -45,14 +59,27 @@ def read_fleet(text: str, name: str) -> Fleet:
     Raises:
         UsageError: for whatever is no fleet; the message names file, entry and key, and says what is right.
     """
-    try:
-        found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{name} is not TOML: {error}") from None
+    found = _parsed(text, name)
     try:
         return _named_fleet(found) if "fleet" in found else _own_fleet(found)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
+
+
+def _parsed(text: str, name: str) -> Mapping[str, object]:
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(f"{name}: the file is longer than {MAX_CHARACTERS} characters")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > MAX_DOTS:
+            raise UsageError(
+                f"{name}: line {number} has more than {MAX_DOTS} dots; a list may go on over several lines"
+            )
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{name} is not TOML: {error}") from None
+    except ValueError:
+        raise UsageError(f"{name} is not TOML that can be read: a number in it has too many digits") from None
 
 
 def _named_fleet(found: Mapping[str, object]) -> Fleet:
@@ -114,9 +141,8 @@ def _entry(entry: object) -> dict[str, Any]:
         raise UsageError("name is missing")
     ways = [key for key in ("gpu", "engine", "step_s") if key in keys]
     if len(ways) != 1:
-        raise UsageError(
-            f"{' and '.join(ways) or 'none'} of gpu, engine and step_s is given; give one of them"
-        )
+        given = f"{' and '.join(ways)} are given" if ways else "it is not said how fast it is"
+        raise UsageError(f"{given}; give one of gpu, engine and step_s")
     of_a_speed = [key for key in ("prefill_s_per_token", "batch_slope", "entry_s") if key in keys]
     if ways != ["step_s"] and of_a_speed:
         raise UsageError(f"{of_a_speed[0]} is given with {ways[0]}, which has a speed of its own")

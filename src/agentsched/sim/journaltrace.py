@@ -1,39 +1,58 @@
 """What a recorded journal says of the calls that were made: when, for which query, how long they were."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from math import inf
 
 from agentsched.engine.commands import Abort, Command, Resolve
 from agentsched.engine.events import Event, Failed, Finished, Progressed, QueryClosed, QueryOpened, Submitted
-from agentsched.engine.journal import read_journal
+from agentsched.engine.reader import read_journal
 from agentsched.errors import UsageError
 from agentsched.model import Outcome, Query, Request, Usage
 from agentsched.sim.gathering import MAX_CALLS, MAX_ROWS
 from agentsched.sim.observed import ObservedCall, ObservedQuery
 from agentsched.sim.plan import Node
-from agentsched.sim.tracerow import MAX_S, MAX_TOKENS, MODEL, STEP
-
-LeftOut = Callable[[int, str], None]
-"""Is told of a call that cannot be played: its line, and why."""
+from agentsched.sim.tracerow import MAX_TOKENS, STEP
 
 
-def journal_queries(lines: Iterable[str], on_left_out: LeftOut | None = None) -> list[ObservedQuery]:
+@dataclass(slots=True)
+class LeftOut:
+    """What of a journal cannot be played.
+
+    Attributes:
+        calls: line and reason of each that was not answered, or whose output nobody counted.
+        dropped: how many queries have no other calls.
+        shortened: how many have.
+        torn: the last line, if it was not written to its end.
+    """
+
+    calls: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    dropped: int = 0
+    shortened: int = 0
+    torn: int | None = None
+
+    def tear(self, line: int) -> None:
+        """Note that a line was not written to its end."""
+        self.torn = line
+
+
+def journal_queries(lines: Iterable[str], left_out: LeftOut) -> list[ObservedQuery]:
     """Return the queries of a journal with the calls that were answered, in order of arrival.
 
     A call outside of queries is a query of its own. Lengths are the backend's counts; where it gave none, the
-    estimate that the call was scheduled by, and the tokens that were last reported.
+    estimate that the call was scheduled by, and the tokens that were last reported. They are played as they are, also
+    beyond the caller's cap: a call may have had several answers.
 
     Args:
-        on_left_out: told of each call that was not answered, or whose output nobody counted.
+        left_out: takes what cannot be played.
 
     Raises:
         UsageError: if the lines are no journal, or one without commands.
     """
-    head, entries = read_journal(lines)
+    head, entries = read_journal(lines, on_torn=left_out.tear)
     if not head.has_commands:
         raise UsageError("line 1: a journal of version 1 does not say which answer belongs to which call")
-    reading = _Reading(on_left_out if on_left_out is not None else lambda _line, _why: None)
+    reading = _Reading(left_out)
     for entry in entries:
         reading.take(entry.line, entry.event, entry.commands or ())
     queries = reading.end()
@@ -65,8 +84,6 @@ class _Reading:
 
     def take(self, line: int, event: Event, commands: Iterable[Command]) -> None:
         """Read one event with what was decided upon it."""
-        if not abs(event.at) <= MAX_S:
-            raise UsageError(f"line {line}: at is {event.at!r}; it must be seconds, within ±{MAX_S:.0e}")
         self._now = max(self._now, event.at)
         match event:
             case Submitted(request=request):
@@ -91,13 +108,19 @@ class _Reading:
     def end(self) -> list[ObservedQuery]:
         """Return the queries that have calls."""
         for made in self._live.values():
-            self._left_out(made.line, "not answered when the journal ended")
+            self._left_out.calls.append((made.line, "not answered when the journal ended"))
+        lacking: set[int] = set()
         for made in self._made:
-            if made.call is not None:
+            if made.call is None:
+                lacking.add(id(made.query))
+            else:
                 made.query.calls.append(made.call)
                 if len(made.query.calls) > MAX_CALLS:
                     raise UsageError(f"line {made.line}: the query has more than {MAX_CALLS} calls")
-        return [query for query in self._queries if query.calls]
+        played = [query for query in self._queries if query.calls]
+        self._left_out.dropped = len(self._queries) - len(played)
+        self._left_out.shortened = sum(id(query) in lacking for query in played)
+        return played
 
     def _submitted(self, line: int, request: Request) -> None:
         query = None if request.query is None else self._open.get(request.query)
@@ -115,11 +138,11 @@ class _Reading:
         if made is None:
             return
         if end.outcome is not Outcome.COMPLETED or not isinstance(event, Finished):
-            self._left_out(made.line, str(end.outcome))
+            self._left_out.calls.append((made.line, str(end.outcome)))
             return
         node = _node(made.request, event.usage, self._tokens.get(event.attempt_id))
         if node is None:
-            self._left_out(made.line, "its output was not counted")
+            self._left_out.calls.append((made.line, "its output was not counted"))
         else:
             made.call = ObservedCall(at=made.at, ended_at=self._now, node=node)
 
@@ -151,7 +174,7 @@ def _node(request: Request, usage: Usage, reported: int | None) -> Node | None:
         return None
     return Node(
         step=request.step if request.step is not None else STEP,
-        model=request.model if request.model is not None else MODEL,
+        model=request.model,
         input_tokens=max(counted, 1),
         output_tokens=output,
         estimated_tokens=request.input_tokens,

@@ -14,6 +14,7 @@ class Node:
 
     Attributes:
         step: the workflow's name for it.
+        model: who may serve it; None if any backend will do.
         after: numbers of the plan's nodes that must have been answered before it is made.
         delay_s: seconds from then until it is made: what a tool takes.
         input_tokens, output_tokens: true lengths.
@@ -27,7 +28,7 @@ class Node:
     """
 
     step: str = "call"
-    model: str = "m"
+    model: str | None = "m"
     after: tuple[int, ...] = ()
     delay_s: float = 0.0
     input_tokens: int = 1
@@ -48,7 +49,8 @@ class Plan:
     Attributes:
         nodes: each waits for earlier ones only.
         slo_s: seconds after its arrival by which it wishes to be done; None for no wish.
-        timeout_s: seconds after which it is given up; None for never.
+        timeout_s: seconds after its arrival at which it is given up: calls under way expire then, and no further ones
+            are made. None for never.
     """
 
     nodes: Sequence[Node]
@@ -63,10 +65,12 @@ def check_plan(plan: Plan) -> None:
     """Refuse a plan that could never be carried out.
 
     Raises:
-        UsageError: if it has no nodes, one that waits for itself, a later one or none, or a negative delay.
+        UsageError: if it has no nodes, one that waits for itself, a later one or none, or a negative delay or timeout.
     """
     if not plan.nodes:
         raise UsageError(f"a plan of {plan.workflow!r} has no nodes")
+    if plan.timeout_s is not None and not plan.timeout_s >= 0:
+        raise UsageError(f"a plan of {plan.workflow!r} is given up {plan.timeout_s} s after it arrives")
     for number, node in enumerate(plan.nodes):
         if not 0 <= node.delay_s < inf:
             raise UsageError(f"node {number} of {plan.workflow!r} is made {node.delay_s} s after its turn")

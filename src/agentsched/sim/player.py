@@ -42,13 +42,14 @@ class Run:
     """One query that arrived.
 
     Attributes:
-        ended_at: when its last call was answered, or one was not for the first time; nan while it runs.
+        ended_at: when its last call was answered or it was given up; nan while it runs.
         completed: whether all of its calls were answered.
-        given_up: whether one was not: no further ones are made.
+        given_up: whether one was not, or its deadline came: no further ones are made.
+        why: how the first call that was not answered ended, or that it expired; None if it was not given up.
         waits_for: per node, how many answers are missing.
         followers: per node, those that wait for its answer, as often as they name it.
         live: ids of the calls under way.
-        delayed: how many calls are to be made after a delay.
+        closed: whether it is over.
     """
 
     plan: Plan
@@ -60,8 +61,9 @@ class Run:
     ended_at: float = nan
     completed: bool = False
     given_up: bool = False
+    why: Outcome | None = None
     live: dict[str, None] = field(default_factory=dict[str, None])
-    delayed: int = 0
+    closed: bool = False
 
     def __post_init__(self) -> None:
         """Begin with nothing answered."""
@@ -142,25 +144,37 @@ class Player:
         for watch in self._watches:
             watch.opened(run)
         self.loop.feed(QueryOpened(at=now, query=query))
+        if query.deadline is not None and query.deadline < inf:
+            self.loop.at(query.deadline, lambda _: self._expire(run))
         for number in [number for number, missing in enumerate(run.waits_for) if not missing]:
             self._reach(run, number)
 
     def _reach(self, run: Run, number: int) -> None:
         """Make a call whose turn it is, after its delay if it has one."""
         delay_s = run.plan.nodes[number].delay_s
-        if not delay_s:
-            self._call(run, number)
+        if delay_s:
+            self.loop.at(self.loop.now + delay_s, lambda _: self._make_or_give_up(run, number))
+        else:
+            self._make_or_give_up(run, number)
+
+    def _make_or_give_up(self, run: Run, number: int) -> None:
+        """Make a call, unless its query has been given up or its deadline has come."""
+        if run.given_up:
             return
-        run.delayed += 1
+        if self._is_late(run):
+            self._give_up(run, Outcome.EXPIRED)
+            self._end_if_over(run)
+        else:
+            self._call(run, number)
 
-        def act(_: float) -> None:
-            run.delayed -= 1
-            if not run.given_up:
-                self._call(run, number)
-            elif not run.live and not run.delayed:
-                self._close(self.loop.now, run)
+    def _expire(self, run: Run) -> None:
+        """End a query at its deadline; the engine ends the calls under way, and the query with them."""
+        if not run.live and not run.given_up and run.left:
+            self._give_up(run, Outcome.EXPIRED)
+            self._end_if_over(run)
 
-        self.loop.at(self.loop.now + delay_s, act)
+    def _is_late(self, run: Run) -> bool:
+        return run.query.deadline is not None and self.loop.now >= run.query.deadline
 
     def _call(self, run: Run, number: int) -> None:
         query, node, now = run.query, run.plan.nodes[number], self.loop.now
@@ -203,15 +217,16 @@ class Player:
     def _conclude(self, call: CallRow) -> None:
         """Go on with what a call that has ended leads to."""
         run = call.run
+        if run.closed:
+            return
         if call.outcome is Outcome.COMPLETED:
             run.left -= 1
+            if run.left and self._is_late(run):  # answered at the deadline: others may be in a delay now
+                self._give_up(run, Outcome.EXPIRED)
             self._follow(run, call.number)
-        elif not run.given_up:
-            run.given_up, run.ended_at = True, self.loop.now
-            for request_id in list(run.live):
-                self.loop.cancel(request_id)
-        if not run.live and not run.delayed and (run.given_up or not run.left):
-            self._close(self.loop.now, run)
+        else:
+            self._give_up(run, call.outcome)
+        self._end_if_over(run)
 
     def _follow(self, run: Run, number: int) -> None:
         """Make the calls that waited for this answer alone, unless the query has been given up."""
@@ -220,8 +235,21 @@ class Player:
             if not run.waits_for[later] and not run.given_up:
                 self._reach(run, later)
 
+    def _give_up(self, run: Run, why: Outcome | None) -> None:
+        """Make no further calls, and leave those under way."""
+        if run.given_up:
+            return
+        run.given_up, run.why, run.ended_at = True, why, self.loop.now
+        for request_id in list(run.live):
+            self.loop.cancel(request_id)
+
+    def _end_if_over(self, run: Run) -> None:
+        if not run.closed and not run.live and (run.given_up or not run.left):
+            self._close(self.loop.now, run)
+
     def _close(self, now: float, run: Run) -> None:
-        if not run.left:
+        run.closed = True
+        if not run.given_up:
             run.completed, run.ended_at = True, now
         self.loop.feed(QueryClosed(at=now, query_id=run.query.id))
         for watch in self._watches:

@@ -8,7 +8,7 @@ from math import ceil, inf, isfinite, nan
 
 from agentsched.model import Outcome
 from agentsched.sim.backend import BackendModel
-from agentsched.sim.plan import Plan
+from agentsched.sim.plan import Node, Plan
 from agentsched.sim.player import CallRow, Run
 from agentsched.sim.spec import BackendSpec
 
@@ -58,8 +58,9 @@ def figures(
 ) -> dict[str, float]:
     """Return the figures of the queries numbered `first` up to, not including, `last`, in order of arrival.
 
-    Per-query counts of upstream calls, preemptions and wasted tokens are over all that was played. Rates are
-    of completions between the first and the last arrival that count.
+    Per-query counts of upstream calls, preemptions and wasted tokens are over all that was played. Goodput and
+    throughput are what was completed per second from the first to the last arrival that counts, whenever it arrived.
+    They are not a number where that says nothing: if these arrive at once, or if all that are completed are so later.
 
     Args:
         runs, calls: a player's.
@@ -76,10 +77,10 @@ def figures(
         for call in calls
         if id(call.run) in among
     )
-    slowdowns = [run.latency_s / alone_s(run.plan) for run in counted]
+    slowdowns = [run.latency_s / alone_s(run.plan) if run.completed else inf for run in counted]
     since, until = counted[0].arrived_at, counted[-1].arrived_at
     done = [run for run in runs if run.completed and since <= run.ended_at <= until]
-    span_s = until - since
+    span_s = until - since if done or not any(run.completed for run in counted) else 0.0
     preempted, wasted = _lost(engines)
     return {
         "mean_s": mean(latencies),
@@ -106,14 +107,38 @@ def in_slo(run: Run) -> bool:
     return run.latency_s <= (inf if run.plan.slo_s is None else run.plan.slo_s) and run.completed
 
 
-def unloaded_s(plan: Plan, fleet: Iterable[BackendSpec]) -> float:
-    """Return the seconds of a plan's critical path, each call alone on the backend that is fastest for it."""
+def unloaded_s(
+    plan: Plan,
+    fleet: Iterable[BackendSpec],
+    *,
+    serving: Callable[[Node], Iterable[BackendSpec]] | None = None,
+) -> float:
+    """Return the seconds of a plan's critical path, each call alone on the engine that is fastest for it.
+
+    Engines that would refuse a call are passed over; infinity if all would.
+
+    Args:
+        serving: the engines that serve a call's model; all of the fleet if None.
+    """
     specs = list(fleet)
     ends: list[float] = []
     for node in plan.nodes:
         starts = max((ends[earlier] for earlier in node.after), default=0.0) + node.delay_s
-        ends.append(starts + min(_alone_s(spec, node.input_tokens, node.output_tokens) for spec in specs))
+        able = [spec for spec in (specs if serving is None else serving(node)) if takes(spec, node)]
+        ends.append(
+            starts + min((spec.alone_s(node.input_tokens, node.output_tokens) for spec in able), default=inf)
+        )
     return max(ends)
+
+
+def takes(spec: BackendSpec, node: Node) -> bool:
+    """Return whether an engine that is idle has room for a call."""
+    return node.input_tokens + node.output_tokens <= room_tokens(spec)
+
+
+def room_tokens(spec: BackendSpec) -> int:
+    """Return how many tokens the longest call that an engine takes may have, in and out."""
+    return min(spec.max_model_len, spec.kv_blocks * spec.block_tokens)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -139,10 +164,6 @@ def _by_tenant(runs: Sequence[Run], slowdowns: Sequence[float]) -> list[float]:
     for run, slowdown in zip(runs, slowdowns, strict=True):
         tenants.setdefault(run.plan.tenant, []).append(slowdown)
     return list(slowdowns) if len(tenants) == 1 else [mean(values) for values in tenants.values()]
-
-
-def _alone_s(spec: BackendSpec, input_tokens: int, output_tokens: int) -> float:
-    return spec.speed.alone_s(input_tokens, output_tokens, chunk_tokens=spec.max_num_batched_tokens)
 
 
 def _lost(engines: Iterable[BackendModel]) -> tuple[int, int]:

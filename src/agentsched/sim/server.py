@@ -121,14 +121,15 @@ class TimedServer:
 
     def __init__(self, service_s: Callable[[Node], float] | None = None) -> None:
         self._service_s = service_s if service_s is not None else _own_service_s
-        self._due: list[tuple[float, int, Node]] = []
-        self._aborted: set[int] = set()
+        self._due: list[tuple[float, int]] = []
+        self._nodes: dict[int, Node] = {}
 
     def start(self, now: float, attempt_id: int, node: Node) -> None:
-        heapq.heappush(self._due, (now + self._service_s(node), attempt_id, node))
+        heapq.heappush(self._due, (now + self._service_s(node), attempt_id))
+        self._nodes[attempt_id] = node
 
     def abort(self, now: float, attempt_id: int) -> None:
-        self._aborted.add(attempt_id)
+        self._nodes.pop(attempt_id, None)  # it may have ended: its news is on the way
 
     def next_at(self) -> float | None:
         return self._due[0][0] if self._due else None
@@ -137,10 +138,9 @@ class TimedServer:
         news: list[News] = []
         due = self._due
         while due and due[0][0] <= now:
-            at, attempt_id, node = heapq.heappop(due)
-            if attempt_id in self._aborted:
-                self._aborted.remove(attempt_id)
-            else:
+            at, attempt_id = heapq.heappop(due)
+            node = self._nodes.pop(attempt_id, None)
+            if node is not None:
                 usage = Usage(node.input_tokens, node.output_tokens)
                 news.append(Finished(at=at, attempt_id=attempt_id, usage=usage, learn=False))
         return news

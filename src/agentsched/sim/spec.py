@@ -35,6 +35,10 @@ class BackendSpec:
         """Return how many KV blocks `tokens` tokens take."""
         return -(-tokens // self.block_tokens)
 
+    def alone_s(self, input_tokens: int, output_tokens: int) -> float:
+        """Return the seconds that a call takes when nothing else is there and nothing of its prompt is cached."""
+        return self.speed.alone_s(input_tokens, output_tokens, chunk_tokens=self.max_num_batched_tokens)
+
     def refusal(self, call: Call, live: int) -> Refusal | None:
         """Say why a call can't be taken while `live` others are there, if it can't."""
         tokens = call.prompt_tokens + call.output_tokens

@@ -2,10 +2,12 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, cast
 
+from agentsched.engine.jsonline import read_line
 from agentsched.errors import UsageError
 from agentsched.sim.gathering import Gathering
 from agentsched.sim.journaltrace import LeftOut, journal_queries
@@ -20,7 +22,7 @@ Numbered = Iterator[tuple[int, str]]
 
 
 def read_trace(
-    lines: Iterable[str], name: str, *, on_left_out: LeftOut | None = None
+    lines: Iterable[str], name: str, *, left_out: LeftOut | None = None
 ) -> list[tuple[float, Plan]]:
     """Return what each query does, with the second at which it arrives, in order of arrival.
 
@@ -31,31 +33,36 @@ def read_trace(
     Args:
         lines: of the file, line ends included or not.
         name: of the file, for messages.
-        on_left_out: told of each call of a journal that cannot be played: line and reason.
+        left_out: takes what of a journal cannot be played.
 
     Raises:
         UsageError: for whatever is no trace; the message names file, line, column and value, and what is right.
     """
     try:
-        queries = _queries(_checked(lines), on_left_out)
+        queries = _queries(checked_lines(lines), left_out if left_out is not None else LeftOut())
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     return [(query.arrived_at, query.plan()) for query in queries]
 
 
-def _queries(numbered: Numbered, on_left_out: LeftOut | None) -> Iterable[ObservedQuery]:
+def _queries(numbered: Numbered, left_out: LeftOut) -> Iterable[ObservedQuery]:
     number, line = next(((at, text) for at, text in numbered if text.strip()), (0, ""))
     if not number:
         raise UsageError("the file is empty; a trace begins with a line of column names or a JSON object")
-    if number == 1 and _is_head(line):
-        return journal_queries(chain([line], (text for _, text in numbered)), on_left_out)
+    if _is_head(line):
+        rest = (text for _, text in numbered)
+        return journal_queries(chain(repeat("", number - 1), [line], rest), left_out)
     if line.lstrip().startswith(("{", "[")):
         return _gathered(_json_rows(chain([(number, line)], numbered)))
     return _gathered(_csv_rows(number, line, numbered))
 
 
-def _checked(lines: Iterable[str]) -> Numbered:
-    """Number the lines and refuse what is not text."""
+def checked_lines(lines: Iterable[str]) -> Numbered:
+    """Number the lines of a file, without a byte order mark.
+
+    Raises:
+        UsageError: for what is not text, on the way; the message names the line.
+    """
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE:
             raise _bad(number, f"the line is longer than {MAX_LINE} characters")
@@ -86,13 +93,14 @@ def _is_head(line: str) -> bool:
 
 def _csv_rows(number: int, head: str, rest: Numbered) -> Iterator[tuple[int, Row]]:
     columns = [column.strip() for column in _cells(number, head)]
+    counted = Counter(columns)
     try:
-        check_columns(dict.fromkeys(columns))
+        check_columns(counted)
     except UsageError as error:
         raise _bad(number, error) from None
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
-        raise _bad(number, f"the column {twice[0]} is there twice")
+    if len(counted) < len(columns):
+        twice = next(column for column, count in counted.items() if count > 1)
+        raise _bad(number, f"the column {twice} is there twice")
     for at, line in rest:
         if not line.strip():
             continue
@@ -106,7 +114,10 @@ def _cells(number: int, line: str) -> list[str]:
     try:
         return next(csv.reader([line], strict=True))
     except csv.Error as error:
-        raise _bad(number, f"the line is not CSV: {error}") from None
+        why = str(error)
+        if why == "unexpected end of data":
+            why = "a quoted field does not end on it; each call has one line"
+        raise _bad(number, f"the line is not CSV: {why}") from None
 
 
 def _json_rows(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
@@ -114,17 +125,12 @@ def _json_rows(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise _bad(number, f"the line is not JSON, {line.strip()!r:.80}: {_said(error)}") from None
+            found = read_line(line)
+        except ValueError as error:
+            raise _bad(number, f"the line is not JSON, {line.strip()!r:.80}: {error}") from None
         if not isinstance(found, dict):
             raise _bad(number, f"a row is a JSON object on one line, not {line.strip()!r:.80}")
         yield number, _row(number, cast("dict[str, Any]", found))
-
-
-def _said(error: Exception) -> str:
-    """Return what is wrong without a place: the decoder counts from the start of the line."""
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _row(number: int, cells: dict[str, object]) -> Row:

@@ -9,7 +9,7 @@ from agentsched.errors import UsageError
 from agentsched.model.value import value
 from agentsched.sim.plan import Node
 
-STEP, MODEL = "call", "m"
+STEP = "call"
 """Where a trace names none."""
 
 MAX_TOKENS = 2**31
@@ -30,7 +30,7 @@ class Row:
     workflow: str | None = None
     step: str = STEP
     tenant: str | None = None
-    model: str = MODEL
+    model: str | None = None
     priority: int | None = None
     slo_s: float | None = None
     max_tokens: int | None = None
@@ -51,7 +51,7 @@ def read_row(cells: Mapping[str, object]) -> Row:
     """Return the call that the cells by column describe; an empty cell of an optional column says nothing.
 
     Raises:
-        UsageError: if they do not describe one; the message names the column.
+        UsageError: if they do not describe one, or contradict each other; the message names the column.
     """
     check_columns(cells)
     found: dict[str, Any] = {}
@@ -65,7 +65,12 @@ def read_row(cells: Mapping[str, object]) -> Row:
             found[column] = read(cell)
         except (ValueError, TypeError, OverflowError):
             raise UsageError(f"{column} is {cell!r:.80}; it must be {right}") from None
-    return Row(**found)
+    row = Row(**found)
+    if row.max_tokens is not None and row.output_tokens > row.max_tokens:
+        raise UsageError(
+            f"output_tokens is {row.output_tokens}, above max_tokens, {row.max_tokens}, where an engine stops"
+        )
+    return row
 
 
 def check_columns(columns: Mapping[str, object]) -> None:
