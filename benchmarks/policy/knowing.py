@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 
 from agentsched import Backend, Policy
 from agentsched.engine.commands import Resolve, Start
@@ -21,7 +22,7 @@ from agentsched.sim.spec import BackendSpec
 from benchmarks.policy.fleets import kv_tokens
 from benchmarks.policy.fusing import FusingPlayer
 
-LOOK_AHEAD = 16
+LOOK_AHEAD = 8
 """Calls that may be passed over, in order, to find one that fits somewhere."""
 
 Waiting = tuple[tuple[bool, float], int, Run, int]
@@ -67,12 +68,14 @@ class KnowingPlayer(FusingPlayer):
 
     def _make(self, run: Run, number: int) -> None:
         self._arrivals += 1
-        rank = self._rank(self.loop.now, run, number)
-        heapq.heappush(self._waiting, (rank, self._arrivals, run, number))
-        self._release()
+        if self._place_now(run, number):  # what waits did not fit before, and does not fit now
+            super()._make(run, number)
+        else:
+            rank = self._rank(self.loop.now, run, number)
+            heapq.heappush(self._waiting, (rank, self._arrivals, run, number))
 
     def _release(self) -> None:
-        """Make the calls that fit somewhere, in order."""
+        """Make the waiting calls that fit somewhere, in order."""
         passed: list[Waiting] = []
         while self._waiting and len(passed) < LOOK_AHEAD:
             entry = heapq.heappop(self._waiting)
@@ -80,21 +83,26 @@ class KnowingPlayer(FusingPlayer):
             rank = self._rank(self.loop.now, run, number)
             if rank[0] and not late:  # it has become hopeless while it waited
                 heapq.heappush(self._waiting, (rank, arrival, run, number))
-                continue
-            node = run.plan.nodes[number]
-            offers = [(self._price(place, node), i) for i, place in enumerate(self._places)]
-            most = self._patience * min(price for (price, _), _ in offers)
-            fitting = [(p, i) for (p, need), i in offers if p <= most and self._places[i].fits(need)]
-            if not fitting:
+            elif self._place_now(run, number):
+                super()._make(run, number)
+            else:
                 passed.append(entry)
-                continue
-            _, best = min(fitting)
-            request_id = f"{run.query.id}.{number}"
-            self._place_of[request_id] = self._places[best]
-            self._places[best].give(request_id, node, offers[best][0][1])
-            super()._make(run, number)
         for entry in passed:
             heapq.heappush(self._waiting, entry)
+
+    def _place_now(self, run: Run, number: int) -> bool:
+        """Find the best place that has room for a call and take the room; return whether there is one."""
+        node = run.plan.nodes[number]
+        offers = [(*self._price(place, node), place) for place in self._places]
+        most = self._patience * min(price for price, _, _ in offers)
+        fitting = [offer for offer in offers if offer[0] <= most and offer[2].fits(offer[1])]
+        if not fitting:
+            return False
+        _, tokens, place = min(fitting, key=itemgetter(0))
+        request_id = f"{run.query.id}.{number}"
+        self._place_of[request_id] = place
+        place.give(request_id, node, tokens)
+        return True
 
     def _price(self, place: _Place, node: Node) -> tuple[float, int]:
         """Return everybody's seconds for a call at a backend, and the tokens that it needs there."""

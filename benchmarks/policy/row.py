@@ -9,7 +9,7 @@ from itertools import product
 CLOSED = "closed"
 """Arrivals of a closed loop: a query arrives when one is over."""
 
-TAIL = 2.0
+TAIL = 1.0
 """Most queries that still arrive behind those that count and before these are over, as a share of these."""
 
 

@@ -1,5 +1,7 @@
 """Block hashes and pools; GPU speeds and fleets."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,38 @@ def test_a_pool_finds_freed_blocks_until_their_room_is_needed() -> None:
     assert pool.find([1, 2, 3]) == (2, 0)  # the tail went first
     pool.hold([1, 2])
     assert (pool.used, pool.free, pool.find([1, 2])) == (4, 0, (2, 2))
+
+
+def scanned(pool: BlockPool, blocks: list[int]) -> tuple[int, int]:
+    """Find block by block, as long as they are known."""
+    found = shared = 0
+    for block in blocks:
+        if block in pool._held:
+            shared += 1
+        elif block not in pool._idle:
+            break
+        found += 1
+    return found, shared
+
+
+@given(st.randoms(use_true_random=False))
+def test_bisection_finds_what_a_scan_finds(dice: Random) -> None:
+    """Sequences over a tree of prefixes come and go in any order, in a pool that forgets all the time."""
+    pool, live = BlockPool(24), list[list[int]]()
+    for _ in range(60):
+        path = "".join(dice.choice("ab") for _ in range(dice.randint(1, 8)))
+        blocks = [int(f"1{path[: n + 1]}".translate({97: "0", 98: "1"}), 2) for n in range(len(path))]
+        found, shared = pool.find(blocks)
+        assert (found, shared) == scanned(pool, blocks)
+        if live and dice.random() < 0.5:
+            pool.release(live.pop(dice.randrange(len(live))), 0)
+        elif len(blocks) - shared <= pool.free:
+            pool.hold(blocks[:found])
+            pool.reserve(len(blocks) - found)
+            published = dice.randint(found, len(blocks))
+            pool.publish(blocks[found:published])
+            live.append(blocks[:published])
+            pool.release([], len(blocks) - published, blocks[published:])
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H100", "A6000", "L40S"])

@@ -14,7 +14,7 @@ from benchmarks.policy.pool import ROOT, Pool
 from benchmarks.policy.report.page import capacity_table, contenders, summary, table, workload_table
 from benchmarks.policy.report.standings import KNOWING, Standings, row_bounds, standings
 from benchmarks.policy.routers import ROUTERS
-from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, Row
+from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, TAIL, Row
 from benchmarks.policy.task import Task
 from benchmarks.policy.traffic import repeats
 from benchmarks.policy.tuned import Site, rate_of, tuned
@@ -133,6 +133,8 @@ that count, more behind them so that the last ones see load too). The library's 
   the seeds (of percentiles: with five seeds they cover about 85 %); below 0 ours is worse than the strongest baseline.
   **Against it**: ours over the strongest baseline.
 - **Lower bound**: no scheduler can have a lower mean latency on these queries (`benchmarks/policy/bounds.py`).
+- Above load 1.0 the backlog grows for as long as queries come, at most {TAIL:.0%} more than count: latencies there are
+  those of this horizon.
 - Where contenders that differ in order have equal figures, no call ever waited behind their limits.
 - Workloads: `benchmarks/policy/workloads`; their data and its licences: `benchmarks/data/README.md`. A query of each,
   on {WORKLOADS_ON} as far as time goes:

@@ -7,6 +7,7 @@ needed, least recently freed first, the tail of a sequence before its head.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -49,15 +50,14 @@ class BlockPool:
         return len(self._idle)
 
     def find(self, blocks: Sequence[int]) -> tuple[int, int]:
-        """Return how many leading blocks have known contents, and how many of these are held by someone."""
+        """Return how many leading blocks have known contents, and how many of these are held by someone.
+
+        Whoever holds a block holds all before it, and of idle ones those before it are forgotten later: what is
+        known, and what is held, ends somewhere, and the end can be found by bisection.
+        """
         held, idle = self._held, self._idle
-        found = shared = 0
-        for block in blocks:
-            if block in held:
-                shared += 1
-            elif block not in idle:
-                break
-            found += 1
+        shared = bisect_left(blocks, True, key=lambda block: block not in held)
+        found = bisect_left(blocks, True, shared, key=lambda block: block not in idle and block not in held)
         return found, shared
 
     def hold(self, blocks: Sequence[int]) -> None:
