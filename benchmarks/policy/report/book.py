@@ -147,9 +147,9 @@ Who competes:
 
 
 def _on_capacity() -> str:
-    return f"""The highest rate, in queries a second, at which {ENOUGH:.0%} of the queries of all seeds together are within
-their SLO, by bisection between loads {LOWEST} and {HIGHEST}. No scheduler can complete such queries at more than the upper
-bound for ever, late or not."""
+    return f"""The highest rate, in queries a second, at which {ENOUGH:.0%} of the queries of all seeds together are
+within their SLO, by bisection between loads {LOWEST} and {HIGHEST}. No scheduler can complete such queries at more than
+the upper bound for ever, late or not."""
 
 
 def _on_routers() -> str:
