@@ -23,9 +23,9 @@ from unittest.mock import patch
 
 import httpx
 
-from agentsched.model import Outcome, Query
+from agentsched.model import Outcome
 from agentsched.sim.plan import Node, Plan, check_plan
-from agentsched.sim.player import CallRow, Run
+from agentsched.sim.player import CallRow, Run, query_of
 from agentsched.sim.prompt import Piece, tokens_of
 from agentsched.sim.spec import BackendSpec
 from agentsched.testing import FakeBackend, FakeFleet, Reply, VirtualClock
@@ -142,7 +142,7 @@ class _App:
         async with asyncio.TaskGroup() as queries:
             for at, plan in sorted(arrivals, key=itemgetter(0)):
                 await asyncio.sleep(max(at - self._now(), 0.0))
-                run = Run(plan, _query(plan, len(self.runs), at), at)
+                run = Run(plan, query_of(plan, len(self.runs), at), at)
                 self.runs.append(run)
                 queries.create_task(self._run(run, len(self.runs) <= self._last))
 
@@ -195,17 +195,6 @@ class _App:
             if not run.given_up:
                 run.given_up, run.ended_at = True, call.ended_at
             raise _Unanswered
-
-
-def _query(plan: Plan, number: int, at: float) -> Query:
-    return Query(
-        id=f"q{number}",
-        workflow=plan.workflow,
-        tenant=plan.tenant,
-        priority=plan.priority,
-        slo_s=plan.slo_s,
-        deadline=at + plan.timeout_s if plan.timeout_s is not None else None,
-    )
 
 
 # -- prompts -------------------------------------------------------------------------------------------------

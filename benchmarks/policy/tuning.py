@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TypeVar
 
-from agentsched.sim.report import METRICS
+from agentsched.sim.report import METRICS, mean
 from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
 from benchmarks.policy.contender import Contender, Dials
 from benchmarks.policy.ours import OURS
@@ -48,7 +48,7 @@ def load_one(site: Site, pool: Pool) -> float:
     """Return the most queries a second that FIFO with one of its limits completes in a closed loop."""
     tasks = [Saturation(site=site, dials=dials, seed=seed) for dials, seed in product(FACTORS, SATURATING)]
     found = [figures["throughput"] for figures in pool.play(tasks)]
-    return max(_mean(part) for part in _parts(found, len(SATURATING)))
+    return max(mean(part) for part in _parts(found, len(SATURATING)))
 
 
 def best_dials(contender: Contender, site: Site, rate: float, load: float, pool: Pool) -> Dials:
@@ -80,7 +80,3 @@ def _best(found: Sequence[Figures], metric: str) -> int:
 
 def _parts(values: Sequence[T], size: int) -> list[Sequence[T]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

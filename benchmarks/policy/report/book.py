@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agentsched.cli.plot import latency_plot
+from agentsched.sim.report import mean
 from benchmarks.policy.capacity import ENOUGH, HIGHEST, LOWEST, Probe, capacities
 from benchmarks.policy.clairvoyant import CLAIRVOYANT
 from benchmarks.policy.ours import DEFAULT
@@ -78,7 +79,7 @@ def draw(site: Site, pool: Pool, seeds: Sequence[int]) -> str:
     for row in swept:
         for name in (*DRAWN, CLAIRVOYANT.name):
             played = [found[task.key]["p95_s"] for task in _sweep_tasks(row, seeds) if task.contender == name]
-            series.setdefault(name, []).append((rate_of(row), sum(played) / len(played)))
+            series.setdefault(name, []).append((rate_of(row), mean(played)))
     path = PICTURES / f"{'-'.join(site)}.svg"
     path.parent.mkdir(exist_ok=True)
     title = f"{site[0]} on {site[1]}"

@@ -86,7 +86,7 @@ def table(standing: Standings) -> str:
 
 
 def _bound_line(name: str, bounds: Sequence[Bounds]) -> str:
-    mean_s = sum(found.mean_s for found in bounds) / len(bounds)
+    mean_s = mean([found.mean_s for found in bounds])
     return f"| *{name}* | {number('mean_s', mean_s)} |" + " |" * (len(METRICS) - 1)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, repeat
-from math import nan
 
-from agentsched.sim.report import METRICS
+from agentsched.sim.report import METRICS, mean
 from benchmarks.policy.bounds import Bounds, Own, bounds
 from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
 from benchmarks.policy.fleets import fleet
@@ -48,8 +47,7 @@ class Standings:
 
     def mean(self, contender: str, metric: str) -> float:
         """Return the mean over the seeds."""
-        values = self.values(contender, metric)
-        return sum(values) / len(values) if values else nan
+        return mean(self.values(contender, metric))
 
     def spread(self, contender: str, metric: str) -> float:
         """Return half the range over the seeds."""

@@ -95,8 +95,7 @@ class BackendRow:
 
     def admit(self, now: float, attempt_id: int, row: RequestRow) -> AttemptRow:
         """Take a call in."""
-        self._load += len(self.running) * (now - self._load_at)
-        self._load_at = now
+        self.load_integral(now)
         attempt = AttemptRow(
             attempt_id,
             row.request.id,
@@ -116,8 +115,7 @@ class BackendRow:
 
     def release(self, now: float, attempt: AttemptRow) -> None:
         """Free the call's room."""
-        self._load += len(self.running) * (now - self._load_at)
-        self._load_at = now
+        self.load_integral(now)
         del self.running[attempt.id]
         self.has_slot = True
         if attempt.first_at is None:

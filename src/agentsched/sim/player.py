@@ -81,6 +81,18 @@ class Run:
         return self.ended_at - self.arrived_at if self.completed else inf
 
 
+def query_of(plan: Plan, number: int, at: float) -> Query:
+    """Return the query that a plan is when it arrives, the `number`-th to do so."""
+    return Query(
+        id=f"q{number}",
+        workflow=plan.workflow,
+        tenant=plan.tenant,
+        priority=plan.priority,
+        slo_s=plan.slo_s,
+        deadline=at + plan.timeout_s if plan.timeout_s is not None else None,
+    )
+
+
 class Watch:
     """Is told what happens, before it does; a base for those who need some of it."""
 
@@ -131,14 +143,7 @@ class Player:
         self.loop.run(until)
 
     def _open(self, now: float, plan: Plan) -> None:
-        query = Query(
-            id=f"q{len(self.runs)}",
-            workflow=plan.workflow,
-            tenant=plan.tenant,
-            priority=plan.priority,
-            slo_s=plan.slo_s,
-            deadline=now + plan.timeout_s if plan.timeout_s is not None else None,
-        )
+        query = query_of(plan, len(self.runs), now)
         run = Run(plan, query, now)
         self.runs.append(run)
         for watch in self._watches:
