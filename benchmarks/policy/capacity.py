@@ -9,7 +9,7 @@ from math import inf, sqrt
 from benchmarks.policy.contender import Dials
 from benchmarks.policy.pool import Pool
 from benchmarks.policy.row import Row
-from benchmarks.policy.task import Task
+from benchmarks.policy.task import Task, tasks_at
 from benchmarks.policy.tuned import Site, tuned
 
 ENOUGH = 0.95
@@ -38,7 +38,7 @@ def capacities(probes: Iterable[Probe], seeds: Sequence[int], pool: Pool) -> Map
     between = dict.fromkeys(probes, (LOWEST, HIGHEST))
     for _ in range(STEPS):
         tried = {probe: sqrt(low * high) for probe, (low, high) in between.items()}
-        tasks = [_task(probe, load, seed) for probe, load in tried.items() for seed in seeds]
+        tasks = [task for probe, load in tried.items() for task in _tasks(probe, load, seeds)]
         found = iter(pool.play(tasks))
         for probe, load in tried.items():
             share = sum(next(found)["slo_share"] for _ in seeds) / len(seeds)
@@ -53,13 +53,7 @@ def _found(low: float, high: float) -> float:
     return inf if high == HIGHEST else low
 
 
-def _task(probe: Probe, load: float, seed: int) -> Task:
+def _tasks(probe: Probe, load: float, seeds: Iterable[int]) -> list[Task]:
     workload, fleet = probe.site
     row = Row(workload=workload, fleet=fleet, load=load, warm_up=WARM_UP, queries=QUERIES)
-    return Task(
-        contender=probe.contender,
-        dials=probe.dials,
-        row=row,
-        seed=seed,
-        rate=tuned(probe.site).rate * load,
-    )
+    return tasks_at(row, tuned(probe.site).rate * load, [(probe.contender, probe.dials)], seeds)

@@ -13,7 +13,7 @@ from benchmarks.policy.ours import DEFAULT
 from benchmarks.policy.peers import PEERS
 from benchmarks.policy.pool import Figures
 from benchmarks.policy.row import CORE_WORKLOADS, Row
-from benchmarks.policy.task import Task
+from benchmarks.policy.task import Task, tasks_at
 from benchmarks.policy.tuned import rate_of, tuned
 
 FILE = Path(__file__).with_name("smoke.json")
@@ -30,10 +30,10 @@ def tasks() -> list[Task]:
     """Return what is played."""
     found: list[Task] = []
     for row in ROWS:
-        kept, rate = tuned(row.site), rate_of(row)
+        kept = tuned(row.site)
         settings = [(contender.name, contender.dials[0]) for contender in (*PEERS, DEFAULT)]
         settings += [(name, kept.ceiling(name, row.load)["p95_s"]) for name in kept.ceilings]
-        found += [Task(contender=name, dials=d, row=row, seed=SEED, rate=rate) for name, d in settings]
+        found += tasks_at(row, rate_of(row), settings, (SEED,))
     return found
 
 

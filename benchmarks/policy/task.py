@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from benchmarks.policy.cast import CAST
@@ -48,6 +48,18 @@ class Task:
         if self.row.arrivals == CLOSED:
             return saturate(contender, self.dials, self.row, plans(self.row, self.seed), int(self.row.load))
         return play(contender, self.dials, self.row, self.seed, self.rate)
+
+
+def tasks_at(
+    row: Row, rate: float, settings: Iterable[tuple[str, Dials]], seeds: Iterable[int]
+) -> list[Task]:
+    """Return a task for each contender, by name and dials, seed by seed: a row's queries are made once."""
+    chosen = list(settings)
+    return [
+        Task(contender=name, dials=dials, row=row, seed=seed, rate=rate)
+        for seed in seeds
+        for name, dials in chosen
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

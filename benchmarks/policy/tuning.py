@@ -13,7 +13,7 @@ from benchmarks.policy.ours import OURS
 from benchmarks.policy.peers import FACTORS, PEERS
 from benchmarks.policy.pool import Figures, Pool
 from benchmarks.policy.row import Row
-from benchmarks.policy.task import Saturation, Task
+from benchmarks.policy.task import Saturation, Task, tasks_at
 from benchmarks.policy.traffic import repeats
 from benchmarks.policy.tuned import Site, Tuned, keep
 
@@ -66,10 +66,7 @@ def ceiling(contender: Contender, site: Site, rate: float, load: float, pool: Po
 
 def _tasks(contender: Contender, site: Site, rate: float, load: float) -> list[Task]:
     row = Row(workload=site[0], fleet=site[1], load=load, warm_up=WARM_UP, queries=QUERIES)
-    return [
-        Task(contender=contender.name, dials=dials, row=row, seed=SEED, rate=rate * load)
-        for dials in contender.dials
-    ]
+    return tasks_at(row, rate * load, [(contender.name, dials) for dials in contender.dials], (SEED,))
 
 
 def _best(found: Sequence[Figures], metric: str) -> int:

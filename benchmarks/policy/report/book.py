@@ -16,7 +16,7 @@ from benchmarks.policy.report.page import capacity_table, contenders, summary, t
 from benchmarks.policy.report.standings import KNOWING, Standings, row_bounds, standings
 from benchmarks.policy.routers import ROUTERS
 from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, TAIL, Row
-from benchmarks.policy.task import Task
+from benchmarks.policy.task import Task, tasks_at
 from benchmarks.policy.traffic import repeats
 from benchmarks.policy.tuned import Site, rate_of, tuned
 from benchmarks.policy.workloads import WORKLOADS
@@ -88,14 +88,10 @@ def draw(site: Site, pool: Pool, seeds: Sequence[int]) -> str:
 
 
 def _sweep_tasks(row: Row, seeds: Iterable[int]) -> list[Task]:
-    kept, rate = tuned(row.site), rate_of(row)
+    kept = tuned(row.site)
     settings = [(name, kept.dials_of(name, row.load)) for name in DRAWN]
     settings.append((CLAIRVOYANT.name, kept.ceiling(CLAIRVOYANT.name, row.load)["p95_s"]))
-    return [
-        Task(contender=name, dials=dials, row=row, seed=seed, rate=rate)
-        for seed in seeds
-        for name, dials in settings
-    ]
+    return tasks_at(row, rate_of(row), settings, seeds)
 
 
 def _probes(sites: Iterable[Site]) -> list[Probe]:

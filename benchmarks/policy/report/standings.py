@@ -13,7 +13,7 @@ from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
 from benchmarks.policy.fleets import fleet
 from benchmarks.policy.pool import Figures, Playable, Pool
 from benchmarks.policy.row import CLOSED, Row
-from benchmarks.policy.task import Task
+from benchmarks.policy.task import Task, tasks_at
 from benchmarks.policy.traffic import arrivals, plans, repeats
 from benchmarks.policy.tuned import rate_of, tuned
 
@@ -61,14 +61,10 @@ class Standings:
 
 def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Task]:
     """Return what has to be played for a row, seed by seed so that the queries are made once."""
-    kept, rate = tuned(row.site), rate_of(row)
+    kept = tuned(row.site)
     settings = [(name, kept.dials_of(name, row.load)) for name in contenders]
     settings += [(name, dials) for name in kept.ceilings for dials in _distinct(row, name)]
-    return [
-        Task(contender=name, dials=dials, row=row, seed=seed, rate=rate)
-        for seed in seeds
-        for name, dials in settings
-    ]
+    return tasks_at(row, rate_of(row), settings, seeds)
 
 
 def standings(row: Row, contenders: Sequence[str], seeds: Sequence[int], pool: Pool) -> Standings:
