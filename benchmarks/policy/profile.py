@@ -36,11 +36,17 @@ class Profile:
     query_s: float
 
 
+@lru_cache(maxsize=16)
+def sampled(workload: str) -> Sequence[Plan]:
+    """Return queries that no row plays."""
+    return tuple(islice(WORKLOADS[workload](Random("profile")), QUERIES))
+
+
 @lru_cache(maxsize=64)
 def profile(workload: str, fleet_name: str) -> Profile:
-    """Profile a workload with queries that no row plays."""
+    """Profile a workload."""
     specs = fleet(fleet_name)
-    plans = list(islice(WORKLOADS[workload](Random("profile")), QUERIES))
+    plans = sampled(workload)
     nodes = [node for plan in plans for node in plan.nodes]
     seconds = [mean_alone_s(specs, node.input_tokens, node.output_tokens) for node in nodes]
     held = sum((node.input_tokens + node.output_tokens) * s for node, s in zip(nodes, seconds, strict=True))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.contender import Dials, limits
 from benchmarks.policy.fleets import fleet
 from benchmarks.policy.peers import FIFO
 from benchmarks.policy.play import play, saturate
+from benchmarks.policy.pool import Figures, Playable
 from benchmarks.policy.profile import profile
 from benchmarks.policy.routers import ROUTERS, play_router
 from benchmarks.policy.row import CLOSED, Row
@@ -24,7 +24,7 @@ QUERIES = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Playable):
     """A contender, by name, on an open row.
 
     Attributes:
@@ -37,11 +37,7 @@ class Task:
     seed: int
     rate: float
 
-    @property
-    def key(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
-
-    def play(self) -> Mapping[str, float]:
+    def play(self) -> Figures:
         if self.contender in ROUTERS:
             return play_router(ROUTERS[self.contender], self.row, self.seed, self.rate)
         contender = CAST[self.contender]
@@ -63,18 +59,14 @@ def tasks_at(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saturation:
+class Saturation(Playable):
     """FIFO behind limits when queries always wait."""
 
     site: tuple[str, str]
     dials: Dials
     seed: int
 
-    @property
-    def key(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
-
-    def play(self) -> Mapping[str, float]:
+    def play(self) -> Figures:
         workload, fleet_name = self.site
         specs = fleet(fleet_name)
         held = sum(limits(specs, profile(workload, fleet_name), 1.0).values())

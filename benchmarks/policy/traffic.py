@@ -13,6 +13,7 @@ from agentsched.sim.plan import Plan
 from agentsched.sim.report import unloaded_s
 from benchmarks.policy.arrivals import azure, bursts, poisson, servegen
 from benchmarks.policy.fleets import fleet
+from benchmarks.policy.profile import sampled
 from benchmarks.policy.row import Row
 from benchmarks.policy.workloads import WORKLOADS
 
@@ -42,8 +43,13 @@ def plans(row: Row, seed: int) -> Iterator[Plan]:
 def _wishing(workload: str, fleet_name: str, scale: float, seed: int) -> Iterator[Plan]:
     """Return an iterator whose copies begin at the beginning: what one of them has had made, all have."""
     alone = alone_of(fleet_name)
-    wishing = (replace(plan, slo_s=scale * alone(plan)) for plan in copy(_plain(workload, seed)))
+    wishing = (replace(plan, slo_s=scale * alone(plan)) for plan in wishless(workload, seed))
     return tee(wishing, 1)[0]
+
+
+def wishless(workload: str, seed: int) -> Iterator[Plan]:
+    """Yield the same queries, on whatever fleet, without what they wish for."""
+    return copy(_plain(workload, seed))
 
 
 @lru_cache(maxsize=4)
@@ -61,6 +67,6 @@ def alone_of(fleet_name: str) -> Callable[[Plan], float]:
 @cache
 def repeats(workload: str) -> bool:
     """Return whether some of a workload's work is done more than once."""
-    drawn = islice(WORKLOADS[workload](Random("profile")), 100)
-    seen = [node.signature for plan in drawn for node in plan.nodes if node.signature is not None]
+    nodes = (node for plan in sampled(workload) for node in plan.nodes)
+    seen = [node.signature for node in nodes if node.signature is not None]
     return len(seen) > len(set(seen))

@@ -71,7 +71,7 @@ def _tasks(contender: Contender, site: Site, rate: float, load: float) -> list[T
 
 def _best(found: Sequence[Figures], metric: str) -> int:
     """Return the number of the best figures; of equal ones, those with the least mean."""
-    sign = 1.0 if METRICS[metric].less_is_better else -1.0
+    sign = METRICS[metric].sign
     return min(range(len(found)), key=lambda number: (sign * found[number][metric], found[number]["mean_s"]))
 
 

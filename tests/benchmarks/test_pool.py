@@ -12,12 +12,8 @@ from benchmarks.policy.tuned import Tuned
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Playable):
     number: int
-
-    @property
-    def key(self) -> str:
-        return str(self.number)
 
     def play(self) -> Figures:
         if self.number < 0:

@@ -1,9 +1,12 @@
 """The bench's small rows give exactly the figures that are recorded, and figures make sense together."""
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.policy import smoke
+from benchmarks.policy.limit import Limit
 from benchmarks.policy.pool import Figures
-from benchmarks.policy.report.standings import row_bounds
+from benchmarks.policy.tuned import rate_of
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +31,8 @@ def test_every_order_makes_a_difference(played: dict[str, Figures]) -> None:
 
 def test_nobody_beats_the_bounds(played: dict[str, Figures]) -> None:
     for row in smoke.ROWS:
-        bound = row_bounds(row, smoke.SEED).mean_s
-        fused = row_bounds(row, smoke.SEED, fused=True).mean_s
+        limit = Limit(row=row, seed=smoke.SEED, rate=rate_of(row))
+        bound, fused = limit.bounds().mean_s, replace(limit, fused=True).bounds().mean_s
         assert 0 < fused <= bound
         for name, figures in played.items():
             if name.startswith(f"{row.name}: "):

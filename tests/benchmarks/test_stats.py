@@ -35,15 +35,15 @@ def test_what_all_seeds_have_in_common_is_no_noise() -> None:
 
 def test_the_gap_closed() -> None:
     baseline, ceiling = [10.0, 20.0, 30.0], [6.0, 12.0, 18.0]
-    half = gap_closed([8.0, 16.0, 24.0], baseline, ceiling, less_is_better=True)
+    half = gap_closed([8.0, 16.0, 24.0], baseline, ceiling, sign=1)
     assert isinstance(half, Interval)
     assert (half.low, half.value, half.high) == pytest.approx((0.5, 0.5, 0.5))
-    worse = gap_closed([11.0, 22.0, 33.0], baseline, ceiling, less_is_better=True)
+    worse = gap_closed([11.0, 22.0, 33.0], baseline, ceiling, sign=1)
     assert isinstance(worse, Interval) and worse.high < 0
 
 
 def test_more_in_time_closes_a_gap_too() -> None:
-    found = gap_closed([0.9, 0.9], [0.8, 0.8], [1.0, 1.0], less_is_better=False)
+    found = gap_closed([0.9, 0.9], [0.8, 0.8], [1.0, 1.0], sign=-1)
     assert isinstance(found, Interval) and found.value == pytest.approx(0.5)
 
 
@@ -57,7 +57,7 @@ def test_more_in_time_closes_a_gap_too() -> None:
     ],
 )
 def test_where_there_is_no_gap_none_is_closed(ceiling: list[float], said: str) -> None:
-    assert gap_closed([8.0, 16.0, 24.0], [10.0, 20.0, 30.0], ceiling, less_is_better=True) == said
+    assert gap_closed([8.0, 16.0, 24.0], [10.0, 20.0, 30.0], ceiling, sign=1) == said
 
 
 def test_what_is_not_finite_has_no_interval() -> None:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from agentsched.cli.plot import latency_plot
 from agentsched.sim.report import mean
+from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.capacity import ENOUGH, HIGHEST, LOWEST, Probe, capacities
 from benchmarks.policy.clairvoyant import CLAIRVOYANT
 from benchmarks.policy.ours import DEFAULT
 from benchmarks.policy.peers import FIFO, PEERS
-from benchmarks.policy.pool import ROOT, Pool
+from benchmarks.policy.pool import ROOT, Playable, Pool
 from benchmarks.policy.report.page import capacity_table, contenders, summary, table, workload_table
-from benchmarks.policy.report.standings import KNOWING, Standings, row_bounds, standings
+from benchmarks.policy.report.standings import KNOWING, Standings, standings, tasks_of
 from benchmarks.policy.routers import ROUTERS
 from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, TAIL, Row
 from benchmarks.policy.task import Task, tasks_at
-from benchmarks.policy.traffic import repeats
 from benchmarks.policy.tuned import Site, rate_of, tuned
 from benchmarks.policy.workloads import WORKLOADS
 
@@ -27,6 +27,7 @@ QUOTED = ("<!-- bench -->", "<!-- /bench -->")
 SHORT_LOAD, SHORT_METRICS = 0.85, ("p95_s",)
 PICTURES = ROOT / "docs" / "img"
 FAIR = tuple(contender.name for contender in (*PEERS, DEFAULT))
+WITH_ROUTERS = (*FAIR[:-1], *ROUTERS, FAIR[-1])
 DRAWN = ("least outstanding", "weighted LO", FIFO.name, DEFAULT.name)
 PROBED = ("least outstanding", "weighted LO", FIFO.name, "EDF", "LLF", DEFAULT.name)
 SWEPT_SEEDS = 2
@@ -36,14 +37,18 @@ COMMAND = "python -m benchmarks.policy"
 
 def write_page(pool: Pool, seeds: Sequence[int], *, full: bool) -> Path:
     """Play the core table, and with `full` every other row; return where the page is."""
+    pool.play(_everything(seeds, full=full))  # in one go, so that nobody idles where a row ends
     core = [standings(row, FAIR, seeds, pool) for row in CORE]
-    routed = [standings(row, (*FAIR[:-1], *ROUTERS, FAIR[-1]), seeds[:ROUTED_SEEDS], pool) for row in ROUTED]
+    routed = [standings(row, WITH_ROUTERS, seeds[:ROUTED_SEEDS], pool) for row in ROUTED]
     more = [standings(row, FAIR, seeds, pool) for row in FULL] if full else []
     sites = list(dict.fromkeys(row.site for row in CORE))
     found = capacities(_probes(sites), seeds, pool)
+    of_sites = {standing.row.site: standing for standing in core}
     limits = {
-        "upper bound": {site: _limit(site, seeds) for site in sites},
-        "upper bound, fusing": {site: _limit(site, seeds, fused=True) for site in sites if repeats(site[0])},
+        "upper bound": {site: _most(one.bounds) for site, one in of_sites.items()},
+        "upper bound, fusing": {
+            site: _most(one.fused_bounds) for site, one in of_sites.items() if one.fused_bounds
+        },
     }
     pictures = [draw(site, pool, seeds[:SWEPT_SEEDS]) for site in sites]
     short = summary([one for one in core if one.row.load == SHORT_LOAD], SHORT_METRICS)
@@ -61,6 +66,14 @@ def write_page(pool: Pool, seeds: Sequence[int], *, full: bool) -> Path:
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     quote(short)
     return PAGE
+
+
+def _everything(seeds: Sequence[int], *, full: bool) -> list[Playable]:
+    """Return all that the page shows but the capacities, the longest first."""
+    swept = [task for row in SWEEP for task in _sweep_tasks(row, seeds[:SWEPT_SEEDS])]
+    routed = [task for row in ROUTED for task in tasks_of(row, WITH_ROUTERS, seeds[:ROUTED_SEEDS])]
+    rows = (*CORE, *FULL) if full else CORE
+    return [*routed, *(task for row in rows for task in tasks_of(row, FAIR, seeds)), *swept]
 
 
 def quote(table: str) -> None:
@@ -103,9 +116,8 @@ def _probes(sites: Iterable[Site]) -> list[Probe]:
     return probes
 
 
-def _limit(site: Site, seeds: Sequence[int], *, fused: bool = False) -> float:
-    row = next(row for row in CORE if row.site == site)
-    return max(row_bounds(row, seed, fused=fused).throughput for seed in seeds)
+def _most(bounds: Iterable[Bounds]) -> float:
+    return max(bound.throughput for bound in bounds)
 
 
 def _section(standing: Standings) -> str:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from math import isinf, isnan
-from random import Random
 from statistics import mean, pstdev
 
 from agentsched.sim.report import METRICS
 from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.capacity import Probe
 from benchmarks.policy.ours import DEFAULT
-from benchmarks.policy.profile import QUERIES
+from benchmarks.policy.profile import sampled
 from benchmarks.policy.report.standings import KNOWING, Standings
 from benchmarks.policy.report.stats import change, gap_closed
 from benchmarks.policy.traffic import alone_of
-from benchmarks.policy.workloads import WORKLOADS
 
 SUMMED_UP = ("mean_s", "p95_s", "p99_s", "slo_share", "slowdown")
 WHO = {
@@ -55,8 +52,7 @@ def _line(standing: Standings, metric: str) -> str:
     strongest = standing.strongest(metric, fair)
     base, ours = standing.values(strongest, metric), standing.values(DEFAULT.name, metric)
     ceiling = standing.values(KNOWING[0], metric)
-    less_is_better = bool(METRICS[metric].less_is_better)
-    closed = gap_closed(ours, base, ceiling, less_is_better=less_is_better)
+    closed = gap_closed(ours, base, ceiling, sign=METRICS[metric].sign)
     cells = [
         standing.row.name,
         METRICS[metric].title,
@@ -118,7 +114,7 @@ def workload_table(names: Iterable[str], fleet_name: str) -> str:
     ]
     alone = alone_of(fleet_name)
     for name in names:
-        drawn = list(islice(WORKLOADS[name](Random("profile")), QUERIES))
+        drawn = sampled(name)
         nodes = [node for plan in drawn for node in plan.nodes]
         paths = list(map(alone, drawn))
         cells = [

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice, repeat
+from dataclasses import dataclass
 
 from agentsched.sim.report import METRICS, mean
-from benchmarks.policy.bounds import Bounds, Own, bounds
+from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
-from benchmarks.policy.fleets import fleet
+from benchmarks.policy.limit import Limit, limits_at
 from benchmarks.policy.pool import Figures, Playable, Pool
-from benchmarks.policy.row import CLOSED, Row
+from benchmarks.policy.row import Row
 from benchmarks.policy.task import Task, tasks_at
-from benchmarks.policy.traffic import arrivals, plans, repeats
 from benchmarks.policy.tuned import rate_of, tuned
 
 KNOWING = (CLAIRVOYANT.name, FUSING.name)
@@ -43,7 +40,7 @@ class Standings:
         if contender not in KNOWING:
             return [found[metric] for found in self.figures[contender]]
         options = [[found[metric] for found in dials] for dials in self.ceilings[contender]]
-        return min(options, key=lambda values: _sign(metric) * sum(values))
+        return min(options, key=lambda values: METRICS[metric].sign * sum(values))
 
     def mean(self, contender: str, metric: str) -> float:
         """Return the mean over the seeds."""
@@ -56,15 +53,16 @@ class Standings:
 
     def strongest(self, metric: str, among: Iterable[str]) -> str:
         """Return the best of some contenders."""
-        return min(among, key=lambda name: _sign(metric) * self.mean(name, metric))
+        return min(among, key=lambda name: METRICS[metric].sign * self.mean(name, metric))
 
 
-def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Task]:
-    """Return what has to be played for a row, seed by seed so that the queries are made once."""
-    kept = tuned(row.site)
+def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Playable]:
+    """Return what has to be played for a row."""
+    kept, rate = tuned(row.site), rate_of(row)
     settings = [(name, kept.dials_of(name, row.load)) for name in contenders]
     settings += [(name, dials) for name in kept.ceilings for dials in _distinct(row, name)]
-    return tasks_at(row, rate_of(row), settings, seeds)
+    limits = [*limits_at(row, rate, seeds), *limits_at(row, rate, seeds, fused=True)]
+    return [*tasks_at(row, rate, settings, seeds), *limits]
 
 
 def standings(row: Row, contenders: Sequence[str], seeds: Sequence[int], pool: Pool) -> Standings:
@@ -82,30 +80,17 @@ def gather(
     def played(name: str, dials: tuple[float | str, ...]) -> list[Figures]:
         return [found[_key(Task(contender=name, dials=dials, row=row, seed=s, rate=rate))] for s in seeds]
 
+    def worked_out(limits: Iterable[Limit]) -> list[Bounds]:
+        return [Bounds(**found[_key(limit)]) for limit in limits]
+
     return Standings(
         row=row,
         seeds=seeds,
         figures={name: played(name, kept.dials_of(name, row.load)) for name in contenders},
         ceilings={name: [played(name, dials) for dials in _distinct(row, name)] for name in kept.ceilings},
-        bounds=[row_bounds(row, seed) for seed in seeds],
-        fused_bounds=[row_bounds(row, seed, fused=True) for seed in seeds] if repeats(row.workload) else [],
+        bounds=worked_out(limits_at(row, rate, seeds)),
+        fused_bounds=worked_out(limits_at(row, rate, seeds, fused=True)),
     )
-
-
-def row_bounds(row: Row, seed: int, *, fused: bool = False) -> Bounds:
-    """Return the bounds of a row; of a closed one, whose arrivals follow from the schedule, by paths alone."""
-    last = row.warm_up + row.queries
-    closed = row.arrivals == CLOSED
-    queries = zip(repeat(0.0), plans(row, seed)) if closed else arrivals(row, seed, rate_of(row))
-    own = _own(row.workload, seed, row.arriving, fused)
-    found = bounds(list(islice(queries, last)), fleet(row.fleet), own=own, first=row.warm_up, last=last)
-    return replace(found, pool_s=0.0, makespan_s=0.0) if closed else found
-
-
-@lru_cache(maxsize=8)
-def _own(workload: str, seed: int, count: int, fused: bool) -> Own:
-    row = Row(workload=workload, fleet="homo", load=1.0)  # of any fleet: wishes do not matter here
-    return Own(islice(plans(row, seed), count), fused=fused)
 
 
 def _distinct(row: Row, name: str) -> list[tuple[float | str, ...]]:
@@ -115,7 +100,3 @@ def _distinct(row: Row, name: str) -> list[tuple[float | str, ...]]:
 
 def _key(task: Playable) -> str:
     return task.key
-
-
-def _sign(metric: str) -> float:
-    return 1.0 if METRICS[metric].less_is_better else -1.0

@@ -62,13 +62,15 @@ def change(ours: Sequence[float], baseline: Sequence[float]) -> Interval:
 
 
 def gap_closed(
-    ours: Sequence[float], baseline: Sequence[float], ceiling: Sequence[float], *, less_is_better: bool
+    ours: Sequence[float], baseline: Sequence[float], ceiling: Sequence[float], *, sign: int
 ) -> Interval | str:
     """Return which share of the gap between baseline and ceiling is closed, or why that cannot be said.
 
     Where the gap itself may be none, by its own interval, a share of it means nothing.
+
+    Args:
+        sign: the metric's.
     """
-    sign = 1.0 if less_is_better else -1.0
     gap = paired(lambda b, c: sign * (b - c), baseline, ceiling)
     if not isfinite(gap.value) or gap.value < WORTH * abs(sum(baseline) / len(baseline)):
         return NO_GAP

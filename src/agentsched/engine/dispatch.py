@@ -45,19 +45,29 @@ def look(
         if found is not None and found.key < key:
             continue
         row = requests[request_id]
-        fitting: list[BackendRow] = []
-        for backend in with_slot:
-            if backend.rpm is None and backend.tpm is None:
-                fitting.append(backend)
-                continue
-            at = backend.fits_at(now, row.tokens_wanted)
-            if at <= now:
-                fitting.append(backend)
-            else:
-                blocked_until = min(blocked_until, at)
+        fitting, fits_at = fitting_of(row, with_slot, now)
+        blocked_until = min(blocked_until, fits_at)
         if fitting:
             found, found_fitting = row, fitting
     return found, found_fitting, blocked_until
+
+
+def fitting_of(
+    row: RequestRow, with_slot: Sequence[BackendRow], now: float
+) -> tuple[Sequence[BackendRow], float]:
+    """Return those of the backends whose rate limits let a call start, and when the next of the others does."""
+    fitting: list[BackendRow] = []
+    blocked_until = inf
+    for backend in with_slot:
+        if backend.rpm is None and backend.tpm is None:
+            fitting.append(backend)
+            continue
+        at = backend.fits_at(now, row.tokens_wanted)
+        if at <= now:
+            fitting.append(backend)
+        else:
+            blocked_until = min(blocked_until, at)
+    return fitting, blocked_until
 
 
 def place(

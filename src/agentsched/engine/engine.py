@@ -13,7 +13,7 @@ from agentsched.engine.check import check
 from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
 from agentsched.engine.deadlines import Deadlines
 from agentsched.engine.directory import Directory
-from agentsched.engine.dispatch import look, place, rank_of
+from agentsched.engine.dispatch import fitting_of, look, place, rank_of
 from agentsched.engine.events import (
     Cancelled,
     Closed,
@@ -30,9 +30,9 @@ from agentsched.engine.events import (
 from agentsched.engine.queries import Queries
 from agentsched.engine.queue import Queue
 from agentsched.engine.rows import AttemptRow, BackendRow, RequestRow, fleet_rows
-from agentsched.engine.story import Entry, Stories, facts_of
+from agentsched.engine.story import Entry, Stories, facts_of, facts_of_end
 from agentsched.errors import InvariantBroken
-from agentsched.model import Backend, FailureKind, Job, Outcome, Reason, Request
+from agentsched.model import Backend, FailureKind, Job, Outcome, Reason, Request, Usage
 from agentsched.policy import Policy
 from agentsched.predict import MeanLengths
 
@@ -150,9 +150,9 @@ class Engine:
         if query is not None:
             query.calls += 1
         if self.closed:
-            self._end(row, Outcome.REJECTED, reason=Reason.CLOSED)
+            self._end(row, Outcome.REJECTED, Reason.CLOSED)
         elif query is not None and query.exhausted:
-            self._end(row, Outcome.REJECTED, reason=Reason.CALL_LIMIT)
+            self._end(row, Outcome.REJECTED, Reason.CALL_LIMIT)
         else:
             if request.deadline is not None:
                 self._deadlines.push(request.deadline, request.id)
@@ -179,13 +179,7 @@ class Engine:
             cap = row.request.max_tokens  # a backend's count may be wrong; a caller's cap is not
             self.lengths.observe(_history(row.request), written if cap is None else min(written, cap))
         self._release(row, attempt)
-        self._end(
-            row,
-            Outcome.COMPLETED,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-        )
+        self._end(row, Outcome.COMPLETED, usage=usage)
 
     def _failed(self, event: Failed) -> None:
         attempt = self.attempts.get(event.attempt_id)
@@ -222,7 +216,7 @@ class Engine:
         row = self.requests.get(event.request_id)
         if row is not None:
             self._stop(row)
-            self._end(row, Outcome.CANCELLED, reason=event.reason)
+            self._end(row, Outcome.CANCELLED, event.reason)
 
     def _models_listed(self, event: ModelsListed) -> None:
         if event.answered:
@@ -255,7 +249,7 @@ class Engine:
         self.closed = True
         for row in list(self.requests.values()):
             self._stop(row)
-            self._end(row, Outcome.CANCELLED if row.attempts else Outcome.REJECTED, reason=Reason.CLOSED)
+            self._end(row, Outcome.CANCELLED if row.attempts else Outcome.REJECTED, Reason.CLOSED)
 
     # -- transitions ----------------------------------------------------------------------------------
 
@@ -270,14 +264,26 @@ class Engine:
                 choice, self._settles_at = (), self.directory.settles_at
         if choice or self.directory.pending:
             row.choice = choice
-            self.queue.push(choice, row.key, row.request.id)
-            self._dispatchable = True
             if note and self.stories.told:
-                self._note(row.request.id, "queued", ahead=len(self.queue) - 1)
+                self._note(row.request.id, "queued", ahead=len(self.queue))
+            self._admit(row)
         elif row.last_failure is not None:
             self._end(row, Outcome.FAILED)
         else:
-            self._end(row, Outcome.REJECTED, reason=Reason.UNKNOWN_MODEL)
+            self._end(row, Outcome.REJECTED, Reason.UNKNOWN_MODEL)
+
+    def _admit(self, row: RequestRow) -> None:
+        """Start a request that nobody is ahead of if it fits somewhere, else let it wait."""
+        backends = self.backends
+        with_slot = [backend for name in row.choice if (backend := backends[name]).has_slot]
+        if with_slot:
+            if not self.queue.lanes and self.now < self._deadlines.first:
+                fitting, _ = fitting_of(row, with_slot, self.now)
+                if fitting:
+                    self._start(row, fitting)
+                    return
+            self._dispatchable = True
+        self.queue.push(row.choice, row.key, row.request.id)
 
     def _dispatch(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
@@ -287,15 +293,16 @@ class Engine:
             if row is None:
                 self._blocked_until = blocked_until
                 break
-            if len(fitting) == 1 and not self.stories.told:
-                backend, prices = fitting[0], _UNPRICED
-            else:
-                backend, prices = place(self.policy, row.job, fitting, self.backends)
-            self._start(row, backend, prices)
-        self._dispatchable = False  # only now: a policy may raise
+            self.queue.remove(row.choice, row.key)
+            self._start(row, fitting)
+        self._dispatchable = False
 
-    def _start(self, row: RequestRow, backend: BackendRow, prices: Mapping[str, float]) -> None:
-        self.queue.remove(row.choice, row.key)
+    def _start(self, row: RequestRow, fitting: Sequence[BackendRow]) -> None:
+        """Start a request on the best of the backends that it fits."""
+        if len(fitting) == 1 and not self.stories.told:
+            backend, prices = fitting[0], _UNPRICED
+        else:
+            backend, prices = place(self.policy, row.job, fitting, self.backends)
         self._attempt_id += 1
         attempt = backend.admit(self.now, self._attempt_id, row)
         self.attempts[attempt.id] = attempt
@@ -323,37 +330,28 @@ class Engine:
             self._dispatchable = True
 
     def _end(
-        self, row: RequestRow, outcome: Outcome, *, reason: Reason | None = None, **facts: object
+        self, row: RequestRow, outcome: Outcome, reason: Reason | None = None, usage: Usage | None = None
     ) -> None:
         """End a request that neither runs nor waits."""
         request = row.request
         del self.requests[request.id]
         if self._deadlines.first < inf:
             self._deadlines.trim(self.requests)
-        query = self.queries.of(request.query) if request.query is not None else None
-        if query is not None and not row.attempts:
-            query.calls -= 1
+        if not row.attempts and request.query is not None:
+            query = self.queries.of(request.query)
+            if query is not None:
+                query.calls -= 1
         if self.stories.told:
-            if reason is not None:
-                facts["reason"] = str(reason)
-            self.stories.end(request.id, self.now, str(outcome), facts)
-        self.commands.append(
-            Resolve(
-                request.id,
-                outcome,
-                failure=row.last_failure if outcome is Outcome.FAILED else None,
-                backend=row.last_backend,
-                attempts=row.attempts,
-                reason=reason,
-            )
-        )
+            self.stories.end(request.id, self.now, str(outcome), facts_of_end(reason, usage))
+        failure = row.last_failure if outcome is Outcome.FAILED else None
+        self.commands.append(Resolve(request.id, outcome, failure, row.last_backend, row.attempts, reason))
 
     def _bound_queue(self, request_id: str) -> None:
         """Reject the newcomer if it has to wait and too many wait already."""
         row = self.requests.get(request_id)
         if row is not None and row.attempt is None and len(self.queue) > self.max_queued:
             self._stop(row)
-            self._end(row, Outcome.REJECTED, reason=Reason.QUEUE_FULL)
+            self._end(row, Outcome.REJECTED, Reason.QUEUE_FULL)
 
     # -- time -----------------------------------------------------------------------------------------
 

@@ -103,8 +103,8 @@ class BackendRow:
             now,
             row.request.input_tokens,
             self.prefill_tokens,
-            request_charge=self.rpm.charge(now, 1) if self.rpm else None,
-            token_charge=self.tpm.charge(now, row.tokens_wanted) if self.tpm else None,
+            self.rpm.charge(now, 1) if self.rpm else None,
+            self.tpm.charge(now, row.tokens_wanted) if self.tpm else None,
         )
         self.running[attempt_id] = attempt
         limit = self.spec.max_concurrency

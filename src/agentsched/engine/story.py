@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import cast
 
-from agentsched.model import Job, Request
+from agentsched.model import Job, Reason, Request, Usage
 from agentsched.model.value import record
 
 
@@ -83,6 +83,17 @@ def facts_of(request: Request, job: Job, rank: float) -> Mapping[str, object]:
         "rank": rank,
         "sdk_retry": request.sdk_retry or None,
     }
+
+
+def facts_of_end(reason: Reason | None, usage: Usage | None) -> Mapping[str, object]:
+    """What a story ends with."""
+    if usage is not None:
+        return {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cached_tokens": usage.cached_tokens,
+        }
+    return {} if reason is None else {"reason": str(reason)}
 
 
 def _short(fact: object) -> str:

@@ -136,7 +136,7 @@ class BackendModel:
 
     def gauges(self) -> Gauges:
         """Return the gauges at the time last advanced to. A call counts as waiting from its arrival."""
-        running = len(self._batch) + len(self._prefilling)
+        running = len(self._batch.members) + len(self._prefilling)
         waiting = len(self._live) + len(self._leaving) - running
         return Gauges(
             running=running, waiting=waiting, kv_usage=self._memory.pool.used / self._memory.pool.capacity
@@ -152,7 +152,9 @@ class BackendModel:
         pool, batch = self._memory.pool, self._batch
         assert 0 <= pool.used <= pool.capacity and pool.idle <= pool.free, "KV blocks out of bounds"
         assert pool.free == pool.capacity - pool.used, "KV blocks miscounted"
-        assert len(batch) + len(self._prefilling) <= self.spec.max_num_seqs, "more sequences than seats"
+        assert len(batch.members) + len(self._prefilling) <= self.spec.max_num_seqs, (
+            "more sequences than seats"
+        )
         in_batch = [row for row in batch.members.values() if not row.ended]
         prefilling = [row for row in self._prefilling if not row.ended]
         queued = len(self._live) - len(in_batch) - len(prefilling)
@@ -254,18 +256,19 @@ class BackendModel:
 
     def _plan(self) -> None:
         """Decide what the step that begins at the boundary does."""
-        self._let_leave()
+        if self._leaving:
+            self._let_leave()
         self._line.enter(self._boundary)
         preempted = self._make_room()
-        chunks = self._share_out(self.spec.max_num_batched_tokens - len(self._batch), admit=not preempted)
+        chunks = self._share_out(admit=not preempted) if self._prefilling or self._line.waits else ()
         if chunks:
             tokens = sum(count for _, count in chunks)
-            speed, width = self.spec.speed, len(self._batch) + len(chunks)
+            speed, width = self.spec.speed, len(self._batch.members) + len(chunks)
             read = self._batch.context * speed.context_s
             self._chunks = chunks
             self._step_end = self._boundary + speed.step(width, tokens) + read
             self._doing = _Doing.MIXED
-        elif len(self._batch):
+        elif self._batch.members:
             self._start_glide(longest=1 if preempted else None)
         else:
             self._doing = _Doing.NOTHING
@@ -273,18 +276,19 @@ class BackendModel:
     def _start_glide(self, *, longest: int | None) -> None:
         """Run decode steps, `longest` at most, until one ends, blocks run out or an arrival may join."""
         batch = self._batch
-        self._glide = Glide(self._boundary, self.spec.speed, width=len(batch), context=batch.context)
+        self._glide = Glide(self._boundary, self.spec.speed, width=len(batch.members), context=batch.context)
         self._glide_from = batch.steps
         begun = batch.growth(batch.steps, batch.steps + 1)
-        within = batch.steps_within(self._memory.pool.free + begun)
-        self._turn = min(batch.next_end, batch.steps + (within if longest is None else min(within, longest)))
+        to_end = batch.next_end - batch.steps
+        most = to_end if longest is None else min(to_end, longest)
+        self._turn = batch.steps + batch.steps_within(self._memory.pool.free + begun, most)
         self._doing = _Doing.DECODE
         self._turn_for_entry()
 
     def _turn_for_entry(self) -> None:
         """End the run of decode steps where the next arrival could join, if there is a seat for it."""
         ready_at = self._line.next_ready_at
-        if ready_at is not None and len(self._batch) < self.spec.max_num_seqs:
+        if ready_at is not None and len(self._batch.members) < self.spec.max_num_seqs:
             origin = self._glide_from
             low, high = self._batch.steps + 1 - origin, self._turn - origin
             self._turn = origin + self._glide.first_after(ready_at, low, high)
@@ -325,15 +329,18 @@ class BackendModel:
         self._line.put_back(row)
         self._say(Kind.PREEMPTED, self._boundary, row)
 
-    def _share_out(self, budget: int, *, admit: bool) -> list[tuple[Sequence, int]]:
-        """Give the tokens of the step to prompts: first to those begun, then to new ones."""
+    def _share_out(self, *, admit: bool) -> list[tuple[Sequence, int]]:
+        """Give the tokens of the step that no decoder takes to prompts: first to those begun, then to new ones."""
+        budget = self.spec.max_num_batched_tokens - len(self._batch.members)
         chunks: list[tuple[Sequence, int]] = []
-        if not self._prefilling and not self._line.waits:
-            return chunks
         begun = iter(list(self._prefilling))
         while budget > 0:
             row = next(begun, None)
-            if row is None and admit and len(self._batch) + len(self._prefilling) < self.spec.max_num_seqs:
+            if (
+                row is None
+                and admit
+                and len(self._batch.members) + len(self._prefilling) < self.spec.max_num_seqs
+            ):
                 row = self._admit()
             if row is None:
                 break

@@ -7,7 +7,6 @@ who is to be reported, how many KV blocks) is read off heaps and residues instea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from math import sqrt
 
@@ -154,12 +153,14 @@ class DecodeBatch:
             done.append(row)
         return done
 
-    def reports(self, until: int) -> Iterator[tuple[int, Sequence]]:
-        """Yield the reports due up to step number `until`, in order of step, then of arrival."""
+    def reports(self, until: int) -> list[tuple[int, Sequence]]:
+        """Take out the reports due up to step number `until`, in order of step, then of arrival."""
+        due: list[tuple[int, Sequence]] = []
         while self._reports and self._reports[0][0] <= until:
             step, _, row = heappop(self._reports)
             self._report_again(row, step - row.joined)
-            yield step, row
+            due.append((step, row))
+        return due
 
     def growth(self, start: int, stop: int) -> int:
         """Return the KV blocks to be added by the steps with numbers `start` up to, not including, `stop`."""
@@ -173,11 +174,11 @@ class DecodeBatch:
             extra += sum(residues[: first + rest - width])
         return rounds * len(self.members) + extra
 
-    def steps_within(self, blocks: int) -> int:
-        """Return how many steps can follow before they need more than `blocks` further blocks."""
+    def steps_within(self, blocks: int, most: int) -> int:
+        """Return how many steps, `most` at most, can follow before they need more than `blocks` further blocks."""
         rounds, left = divmod(blocks, len(self.members))
         steps = rounds * self.block_tokens
-        while (need := self._residues[(self.steps + steps) % self.block_tokens]) <= left:
+        while steps < most and (need := self._residues[(self.steps + steps) % self.block_tokens]) <= left:
             left -= need
             steps += 1
-        return steps
+        return min(steps, most)

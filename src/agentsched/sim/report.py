@@ -19,8 +19,13 @@ class Metric:
 
     title: str
     unit: str
-    less_is_better: bool | None = True
+    less_is_better: bool = True
     digits: int = 2
+
+    @property
+    def sign(self) -> int:
+        """What a value is multiplied with so that less of it is better."""
+        return 1 if self.less_is_better else -1
 
 
 METRICS: Mapping[str, Metric] = {
