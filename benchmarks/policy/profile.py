@@ -16,6 +16,14 @@ from benchmarks.policy.workloads import WORKLOADS
 QUERIES = 300
 
 
+class PerStep(dict[tuple[str, str], float]):
+    """Means by (workflow, step); a step that was never seen is taken for the mean of its workflow's others."""
+
+    def __missing__(self, key: tuple[str, str]) -> float:
+        others = [value for (workflow, _), value in self.items() if workflow == key[0]] or self.values()
+        return sum(others) / len(others)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Means over the queries profiled.
@@ -23,16 +31,16 @@ class Profile:
     Attributes:
         call_s: seconds of a call alone, per backend.
         footprint_tokens: tokens that a call holds in memory, weighted by how long it holds them.
-        output_tokens: per (workflow, step).
-        path_s, depth: per (workflow, step): seconds, and calls, on the longest path from there to the end.
+        output_tokens: of a call of a step.
+        path_s, depth: seconds, and calls, on the longest path from there to the end.
         query_s: seconds of a query's longest path.
     """
 
     call_s: Mapping[str, float]
     footprint_tokens: float
-    output_tokens: Mapping[tuple[str, str], float]
-    path_s: Mapping[tuple[str, str], float]
-    depth: Mapping[tuple[str, str], float]
+    output_tokens: PerStep
+    path_s: PerStep
+    depth: PerStep
     query_s: float
 
 
@@ -95,5 +103,5 @@ def _longest(plan: Plan, own: Sequence[float], delay: Sequence[float]) -> list[f
     return [mine + later for mine, later in zip(own, after, strict=True)]
 
 
-def _means(values: Mapping[tuple[str, str], Sequence[float]]) -> dict[tuple[str, str], float]:
-    return {key: sum(found) / len(found) for key, found in values.items()}
+def _means(values: Mapping[tuple[str, str], Sequence[float]]) -> PerStep:
+    return PerStep({key: sum(found) / len(found) for key, found in values.items()})

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
 from benchmarks.policy.contender import Contender, Dials, Stage, limits
-from benchmarks.policy.profile import Profile, depths_to_end, paths_to_end
+from benchmarks.policy.profile import PerStep, Profile, depths_to_end, paths_to_end
 
 from agentsched import Backend
 from agentsched.sim.plan import Node, Plan
@@ -258,3 +258,10 @@ def test_fusing_computes_equal_nodes_once_and_everybody_gets_the_answer() -> Non
     assert [row.attempts for row in same] == [1, 0, 0]
     assert same[1].ended_at == same[0].ended_at
     assert same[2].ended_at == same[2].submitted_at == 30.0
+
+
+def test_a_step_that_was_never_profiled_is_taken_for_the_mean_of_its_workflow() -> None:
+    means = PerStep({("a", "draft"): 1.0, ("a", "fix"): 3.0, ("b", "draft"): 11.0})
+    assert means["a", "fix"] == 3.0
+    assert means["a", "reflect"] == 2.0
+    assert means["c", "draft"] == 5.0
