@@ -23,6 +23,7 @@ those of the row's own queries.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,8 +120,11 @@ class Own:
         return node.signature is not None and self._signatures[node.signature] > 1
 
     def tokens(self, node: Node, width: int) -> int:
-        """Return the prompt tokens that nobody else's prompt begins with; one is always computed."""
-        shared = sum(1 for block in node.prompt_blocks if self._blocks[block] > 1)
+        """Return the prompt tokens that nobody else's prompt begins with; one is always computed.
+
+        Whoever shares a block shares all before it, so the end of what is shared can be found by bisection.
+        """
+        shared = bisect_left(node.prompt_blocks, True, key=lambda block: self._blocks[block] == 1)
         return max(node.input_tokens - shared * width, 1)
 
 

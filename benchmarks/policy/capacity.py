@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf, sqrt
 
+from agentsched.sim.report import mean
 from benchmarks.policy.contender import Dials
 from benchmarks.policy.pool import Pool
 from benchmarks.policy.row import Row
@@ -38,10 +40,10 @@ def capacities(probes: Iterable[Probe], seeds: Sequence[int], pool: Pool) -> Map
     between = dict.fromkeys(probes, (LOWEST, HIGHEST))
     for _ in range(STEPS):
         tried = {probe: sqrt(low * high) for probe, (low, high) in between.items()}
-        tasks = [task for probe, load in tried.items() for task in _tasks(probe, load, seeds)]
-        found = iter(pool.play(tasks))
+        tasks = {probe: _tasks(probe, load, seeds) for probe, load in tried.items()}
+        pool.play(sorted(chain(*tasks.values()), key=lambda task: (task.row.workload, task.seed)))
         for probe, load in tried.items():
-            share = sum(next(found)["slo_share"] for _ in seeds) / len(seeds)
+            share = mean([found["slo_share"] for found in pool.play(tasks[probe])])
             low, high = between[probe]
             between[probe] = (load, high) if share >= ENOUGH else (low, load)
     return {probe: tuned(probe.site).rate * _found(low, high) for probe, (low, high) in between.items()}

@@ -31,7 +31,7 @@ def test_a_seed_separates_and_a_tail_can_be_hashed_from_where_the_head_ends() ->
 def test_a_pool_finds_freed_blocks_until_their_room_is_needed() -> None:
     pool = BlockPool(4)
     pool.reserve(3)
-    pool.publish([1, 2, 3])
+    pool.publish([1, 2, 3], 0)
     pool.release([1, 2, 3], 0)
     assert (pool.used, pool.free, pool.idle) == (0, 4, 3)
     assert pool.find([1, 2, 9, 3]) == (2, 0)
@@ -68,9 +68,12 @@ def test_bisection_finds_what_a_scan_finds(dice: Random) -> None:
             pool.hold(blocks[:found])
             pool.reserve(len(blocks) - found)
             published = dice.randint(found, len(blocks))
-            pool.publish(blocks[found:published])
+            pool.publish(blocks[:published], found)
             live.append(blocks[:published])
             pool.release([], len(blocks) - published, blocks[published:])
+        held = {block for chain in live for block in chain}
+        assert pool._held.keys() == held
+        assert (pool.used, pool.free) == (len(held), 24 - len(held))
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H100", "A6000", "L40S"])

@@ -29,7 +29,7 @@ PICTURES = ROOT / "docs" / "img"
 FAIR = tuple(contender.name for contender in (*PEERS, DEFAULT))
 WITH_ROUTERS = (*FAIR[:-1], *ROUTERS, FAIR[-1])
 DRAWN = ("least outstanding", "weighted LO", FIFO.name, DEFAULT.name)
-PROBED = ("least outstanding", "weighted LO", FIFO.name, "EDF", "LLF", DEFAULT.name)
+PROBED = ("weighted LO", FIFO.name, "EDF", DEFAULT.name)
 SWEPT_SEEDS = 2
 WORKLOADS_ON = "hetero1"
 COMMAND = "python -m benchmarks.policy"
@@ -69,11 +69,12 @@ def write_page(pool: Pool, seeds: Sequence[int], *, full: bool) -> Path:
 
 
 def _everything(seeds: Sequence[int], *, full: bool) -> list[Playable]:
-    """Return all that the page shows but the capacities, the longest first."""
-    swept = [task for row in SWEEP for task in _sweep_tasks(row, seeds[:SWEPT_SEEDS])]
+    """Return all that the page shows but the capacities: the longest first, then those of equal queries together."""
     routed = [task for row in ROUTED for task in tasks_of(row, WITH_ROUTERS, seeds[:ROUTED_SEEDS])]
     rows = (*CORE, *FULL) if full else CORE
-    return [*routed, *(task for row in rows for task in tasks_of(row, FAIR, seeds)), *swept]
+    others = [task for row in rows for task in tasks_of(row, FAIR, seeds)]
+    others += [task for row in SWEEP for task in _sweep_tasks(row, seeds[:SWEPT_SEEDS])]
+    return [*routed, *sorted(others, key=lambda task: (task.row.workload, task.seed))]
 
 
 def quote(table: str) -> None:

@@ -31,7 +31,7 @@ WHO = {
     "LiteLLM least-busy": "LiteLLM Router, `least-busy`",
     "LiteLLM latency": "LiteLLM Router, `latency-based-routing`",
     "agentsched": "`Policy.default()` behind the same limits; speeds and lengths are learned during the run",
-    "clairvoyant": "knows true lengths, plans, speeds and caches; each column set for itself on other queries",
+    "clairvoyant": "knows true lengths, plans, speeds and caches; set for the mean, P95 and the SLO, on other queries",
     "clairvoyant, fusing": "the same, and computes equal nodes once and remembers their answers",
 }
 

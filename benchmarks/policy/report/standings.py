@@ -56,7 +56,7 @@ class Standings:
         return min(among, key=lambda name: METRICS[metric].sign * self.mean(name, metric))
 
 
-def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Playable]:
+def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[Task | Limit]:
     """Return what has to be played for a row."""
     kept, rate = tuned(row.site), rate_of(row)
     settings = [(name, kept.dials_of(name, row.load)) for name in contenders]

@@ -3,6 +3,10 @@
 A block is *held by hash* (shared, counted), *own* (one sequence's, not shareable yet) or free. A free block
 may still carry the contents of its last holder: such idle blocks are found again by hash until the room is
 needed, least recently freed first, the tail of a sequence before its head.
+
+Hashes are chained, so the contents of a block say what all blocks before it are: held blocks form trees, and whoever
+holds a block holds all before it. Each counts only who ends there and how many held ones follow it, so that a
+sequence that joins or leaves touches what it shares with no other, and one block more.
 """
 
 from __future__ import annotations
@@ -61,15 +65,16 @@ class BlockPool:
         return found, shared
 
     def hold(self, blocks: Sequence[int]) -> None:
-        """Hold found blocks by their hashes once more."""
-        held, idle, before = self._held, self._idle, len(self._held)
-        for block in blocks:
-            if block in held:
-                held[block] += 1
-            else:
-                del idle[block]
-                held[block] = 1
-        self.free -= len(held) - before
+        """Hold a chain of found blocks by their hashes once more."""
+        held, idle, shared = self._held, self._idle, len(blocks)
+        while shared and blocks[shared - 1] not in held:
+            shared -= 1
+            block = blocks[shared]
+            del idle[block]
+            held[block] = 1
+        if shared:
+            held[blocks[shared - 1]] += 1
+        self.free -= len(blocks) - shared
 
     def reserve(self, count: int) -> None:
         """Take `count` free blocks as own ones; the caller has looked at `free`."""
@@ -78,32 +83,39 @@ class BlockPool:
         if len(self._idle) > self.free:
             self._forget()
 
-    def publish(self, blocks: Sequence[int]) -> None:
-        """Turn own blocks, now full, into blocks held by hash; contents that exist already are kept once."""
-        held, idle, before = self._held, self._idle, len(self._held)
-        for block in blocks:
-            if block in held:
-                held[block] += 1
-            else:
-                held[block] = 1
-                idle.pop(block, None)
-        self._own -= len(blocks)
-        self.free += len(blocks) - (len(held) - before)
+    def publish(self, blocks: Sequence[int], held: int) -> None:
+        """Turn own blocks, now full, into blocks held by hash; contents that exist already are kept once.
+
+        Args:
+            blocks: the chain, with what the sequence holds by hash already: its first `held` blocks.
+        """
+        counts, idle, shared = self._held, self._idle, held
+        while shared < len(blocks) and blocks[shared] in counts:
+            shared += 1
+        for block in blocks[shared:]:
+            counts[block] = 1
+            idle.pop(block, None)
+        if shared > held:  # its end moves along what others hold
+            counts[blocks[shared - 1]] += 1
+            if held:
+                counts[blocks[held - 1]] -= 1
+        self._own -= len(blocks) - held
+        self.free += shared - held
 
     def release(self, held: Sequence[int], own: int, full: Sequence[int] = ()) -> None:
-        """Let go of blocks held by hash and of `own` ones, of which the first carry the contents `full`."""
+        """Let go of a chain held by hash and of `own` blocks, of which the first carry the contents `full`."""
         counts, idle, before = self._held, self._idle, len(self._held)
         for block in reversed(full):
             if block not in counts:
                 idle[block] = None
                 idle.move_to_end(block)
         for block in reversed(held):
-            holders = counts[block] - 1
-            if holders:
-                counts[block] = holders
-            else:
-                del counts[block]
-                idle[block] = None
+            left = counts[block] - 1
+            if left:
+                counts[block] = left
+                break
+            del counts[block]
+            idle[block] = None
         self._own -= own
         self.free += own + before - len(counts)
         if len(idle) > self.free:

@@ -33,10 +33,10 @@ class Memory:
 
     def publish(self, row: Sequence, computed: int) -> None:
         """Let others find the blocks that are full once `computed` tokens have their KV."""
-        fresh = self._known(row, computed)[row.shared :]
-        if fresh:
-            self.pool.publish(fresh)
-            row.shared += len(fresh)
+        known = self._known(row, computed)
+        if len(known) > row.shared:
+            self.pool.publish(known, row.shared)
+            row.shared = len(known)
 
     def release(self, row: Sequence, computed: int) -> None:
         """Take back all blocks of a sequence that has KV for `computed` tokens."""
