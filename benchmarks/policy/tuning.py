@@ -12,7 +12,7 @@ from benchmarks.policy.contender import Contender, Dials
 from benchmarks.policy.ours import OURS
 from benchmarks.policy.peers import FACTORS, PEERS
 from benchmarks.policy.pool import Figures, Pool
-from benchmarks.policy.row import Row
+from benchmarks.policy.row import CLOSED, CORE, FULL, Row
 from benchmarks.policy.task import Saturation, Task, tasks_at
 from benchmarks.policy.traffic import repeats
 from benchmarks.policy.tuned import Site, Tuned, keep
@@ -29,20 +29,25 @@ CEILINGS = ("mean_s", "p95_s", "slo_share")
 
 def tune(site: Site, pool: Pool) -> Tuned:
     """Measure and set everything of a site, and keep it."""
-    rate = load_one(site, pool)
-    dials = {
-        contender.name: {f"{load:g}": best_dials(contender, site, rate, load, pool) for load in LOADS}
-        for contender in (*PEERS, *OURS)
-        if len(contender.dials) > 1
-    }
+    rate, loads = load_one(site, pool), loads_of(site)
+    fair = [contender for contender in (*PEERS, *OURS) if len(contender.dials) > 1]
     knowing = [CLAIRVOYANT, *([FUSING] if repeats(site[0]) else [])]
+    pool.play([task for one in (*knowing, *fair) for load in loads for task in _tasks(one, site, rate, load)])
+    dials = {
+        one.name: {f"{load:g}": best_dials(one, site, rate, load, pool) for load in loads} for one in fair
+    }
     ceilings = {
-        contender.name: {f"{load:g}": ceiling(contender, site, rate, load, pool) for load in LOADS}
-        for contender in knowing
+        one.name: {f"{load:g}": ceiling(one, site, rate, load, pool) for load in loads} for one in knowing
     }
     found = Tuned(rate=rate, dials=dials, ceilings=ceilings)
     keep(site, found)
     return found
+
+
+def loads_of(site: Site) -> list[float]:
+    """Return the loads at which dials are set: the nearest to those of the site's rows, all where it has none."""
+    wanted = [row.load for row in (*CORE, *FULL) if row.site == site and row.arrivals != CLOSED]
+    return sorted({min(LOADS, key=lambda load: abs(load - near)) for near in wanted or LOADS})
 
 
 def load_one(site: Site, pool: Pool) -> float:
