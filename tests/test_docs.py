@@ -96,3 +96,11 @@ def test_files_that_are_linked_exist() -> None:
     for document in documents:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name} links {target}"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_bench() -> None:
+    quoted = README.partition("<!-- bench -->")[2].partition("<!-- /bench -->")[0].split("\n")
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").split("\n")
+    rows = [line for line in quoted if line.startswith("|")]
+    assert len(rows) == 2 + 8
+    assert set(rows) <= set(page)

@@ -1,5 +1,6 @@
 """Tables say what was found: who is strongest, how much of the gap is closed, what nobody can beat."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -68,6 +69,13 @@ def test_the_summary_compares_with_the_strongest_baseline() -> None:
     ]
     assert by_metric["in SLO"][-1] == "50% (50% to 50%)"
     assert by_metric["slowdown"][-1] == "no gap worth 2 %"
+
+
+def test_a_share_of_nothing_is_not_shown() -> None:
+    found = standing()
+    nobody = replace(found, figures={name: [figures(1.0, 0.0)] * 2 for name in found.figures})
+    by_metric = {line[1]: line for line in lines_of(summary([nobody]))}
+    assert by_metric["in SLO"][-2] == "baseline near 0"
 
 
 def test_the_table_has_everybody_and_the_bound() -> None:

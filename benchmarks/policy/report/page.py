@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isinf, isnan
+from math import isfinite, isinf, isnan
 from statistics import mean, pstdev
 
 from agentsched.sim.report import METRICS
@@ -12,7 +12,7 @@ from benchmarks.policy.capacity import Probe
 from benchmarks.policy.ours import DEFAULT
 from benchmarks.policy.profile import sampled
 from benchmarks.policy.report.standings import KNOWING, Standings
-from benchmarks.policy.report.stats import change, gap_closed
+from benchmarks.policy.report.stats import Interval, change, gap_closed
 from benchmarks.policy.traffic import alone_of
 
 SUMMED_UP = ("mean_s", "p95_s", "p99_s", "slo_share", "slowdown")
@@ -59,10 +59,14 @@ def _line(standing: Standings, metric: str) -> str:
         f"{strongest}: {number(metric, standing.mean(strongest, metric))}",
         number(metric, standing.mean(DEFAULT.name, metric)),
         number(metric, standing.mean(KNOWING[0], metric)),
-        f"{change(ours, base):+.1%}",
+        _signed(change(ours, base)),
         closed if isinstance(closed, str) else f"{closed:.0%}",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _signed(moved: Interval) -> str:
+    return f"{moved:+.1%}" if isfinite(moved.low) and isfinite(moved.high) else "baseline near 0"
 
 
 def table(standing: Standings) -> str:
