@@ -11,21 +11,33 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from math import inf
 
+from agentsched.sim.gpus import FLEETS
 from benchmarks.policy import smoke
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.pool import ROOT, Pool, Store
-from benchmarks.policy.report.book import FAIR, write_page
-from benchmarks.policy.report.page import table
+from benchmarks.policy.report.book import FAIR, section, write_page
 from benchmarks.policy.report.standings import standings
-from benchmarks.policy.row import CORE, CORE_SEEDS, FULL, Row
+from benchmarks.policy.row import CLOSED, CORE, CORE_SEEDS, FULL, Row
+from benchmarks.policy.traffic import ARRIVALS
+from benchmarks.policy.tuned import NeverTuned
 from benchmarks.policy.tuning import tune
+from benchmarks.policy.workloads import WORKLOADS
 
 KEPT = ROOT / ".bench" / "policy.jsonl"
 
 
 def main() -> int:
     given = _parser().parse_args()
+    try:
+        return _run(given)
+    except NeverTuned as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(given: argparse.Namespace) -> int:
     began = time.perf_counter()
     with Pool(Store(KEPT), given.jobs, _tell) as pool:
         match given.command:
@@ -33,13 +45,11 @@ def main() -> int:
                 row = Row(
                     workload=given.workload, fleet=given.fleet, load=given.load, arrivals=given.arrivals
                 )
-                print(table(standings(row, FAIR, range(given.seeds), pool)))
+                print(section(standings(row, FAIR, range(given.seeds), pool)))
             case "tune":
-                sites = given.sites or sorted({"/".join(row.site) for row in (*CORE, *FULL)})
-                for site in sites:
-                    workload, _, fleet = site.partition("/")
-                    found = tune((workload, fleet), pool)
-                    print(f"{site}: {found.rate:.4f} queries/s, {found.dials}")
+                for site in given.sites or sorted({row.site for row in (*CORE, *FULL)}):
+                    found = tune(site, pool)
+                    print(f"{'/'.join(site)}: {found.rate:.4f} queries/s, {found.dials}")
             case "smoke":
                 smoke.record()
             case command:
@@ -50,20 +60,48 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.policy", description=__doc__.split("\n")[0])
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    parser.add_argument("--seeds", type=int, default=CORE_SEEDS, help=f"seeds per row ({CORE_SEEDS})")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--jobs", type=_count, default=2, help="processes (2)")
+    common.add_argument("--seeds", type=_count, default=CORE_SEEDS, help=f"seeds per row ({CORE_SEEDS})")
     commands = parser.add_subparsers(dest="command", required=True)
-    row = commands.add_parser("row", help="play one row and print it")
-    row.add_argument("workload")
-    row.add_argument("fleet")
-    row.add_argument("load", type=float)
-    row.add_argument("--arrivals", default="poisson")
-    commands.add_parser("core", help="play the core table and write the page")
-    commands.add_parser("full", help="play every row and write the page")
-    commands.add_parser("smoke", help="record the figures that the tests compare with")
-    tuning = commands.add_parser("tune", help=f"measure and set, for the dials of {len(CAST)} contenders")
-    tuning.add_argument("sites", nargs="*", metavar="WORKLOAD/FLEET")
+    row = commands.add_parser("row", parents=[common], help="play one row and print it")
+    row.add_argument("workload", choices=sorted(WORKLOADS))
+    row.add_argument("fleet", choices=sorted(FLEETS))
+    row.add_argument("load", type=_load, help="as a share of the site's load 1.0; queries in a closed loop")
+    row.add_argument("--arrivals", default="poisson", choices=[*ARRIVALS, CLOSED])
+    commands.add_parser("core", parents=[common], help="play the core table and write the page")
+    commands.add_parser("full", parents=[common], help="play every row and write the page")
+    commands.add_parser("smoke", parents=[common], help="record the figures that the tests compare with")
+    tuning = commands.add_parser(
+        "tune", parents=[common], help=f"measure and set, for the dials of {len(CAST)} contenders"
+    )
+    tuning.add_argument("sites", nargs="*", type=_site, metavar="WORKLOAD/FLEET")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1000:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 999")
+    return int(text)
+
+
+def _load(text: str) -> float:
+    try:
+        load = float(text)
+    except ValueError:
+        load = 0.0
+    if not 0 < load < inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a load above 0")
+    return load
+
+
+def _site(text: str) -> tuple[str, str]:
+    workload, _, fleet = text.partition("/")
+    if workload not in WORKLOADS or fleet not in FLEETS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not one of {', '.join(sorted(WORKLOADS))} with one of {', '.join(sorted(FLEETS))}"
+        )
+    return workload, fleet
 
 
 def _tell(done: int, of: int) -> None:

@@ -16,6 +16,10 @@ FILE = Path(__file__).with_name("tuned.json")
 Site = tuple[str, str]
 
 
+class NeverTuned(LookupError):
+    """A site of which nothing is kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
     """What belongs to a workload on a fleet.
@@ -45,11 +49,13 @@ def tuned(site: Site) -> Tuned:
     """Return what is kept of a site.
 
     Raises:
-        KeyError: if it was never measured; the message says how to.
+        NeverTuned: if it was never measured; the message says how to.
     """
     found = _all().get("/".join(site))
     if found is None:
-        raise KeyError(f"{'/'.join(site)} was never tuned: python -m benchmarks.policy tune {'/'.join(site)}")
+        raise NeverTuned(
+            f"{'/'.join(site)} was never tuned: python -m benchmarks.policy tune {'/'.join(site)}"
+        )
     return found
 
 

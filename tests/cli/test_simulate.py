@@ -265,7 +265,10 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
         timeout=30,
     )
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "agentsched: typer is missing: pip install 'agentsched[cli]'\n"
+    assert (
+        ran.stderr
+        == "agentsched: typer is missing: pip install 'agentsched[cli]', or '.[cli]' in a checkout\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["simulate", "replay", ""])

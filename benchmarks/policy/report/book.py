@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agentsched.cli.plot import latency_plot
+from agentsched.sim.gpus import FLEETS
 from agentsched.sim.report import mean
 from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.capacity import ENOUGH, HIGHEST, LOWEST, Probe, capacities
@@ -13,12 +14,21 @@ from benchmarks.policy.clairvoyant import CLAIRVOYANT
 from benchmarks.policy.ours import DEFAULT
 from benchmarks.policy.peers import FIFO, PEERS
 from benchmarks.policy.pool import ROOT, Playable, Pool
-from benchmarks.policy.report.page import capacity_table, contenders, summary, table, workload_table
+from benchmarks.policy.report.page import (
+    capacity_table,
+    contenders,
+    fleets_table,
+    legend,
+    summary,
+    table,
+    workload_table,
+)
 from benchmarks.policy.report.standings import KNOWING, Standings, standings, tasks_of
 from benchmarks.policy.routers import ROUTERS
 from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, TAIL, Row
 from benchmarks.policy.task import Task, tasks_at
 from benchmarks.policy.tuned import Site, rate_of, tuned
+from benchmarks.policy.tuning import LOADS
 from benchmarks.policy.workloads import WORKLOADS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -28,7 +38,7 @@ SHORT_LOAD, SHORT_METRICS = 0.85, ("p95_s",)
 PICTURES = ROOT / "docs" / "img"
 FAIR = tuple(contender.name for contender in (*PEERS, DEFAULT))
 WITH_ROUTERS = (*FAIR[:-1], *ROUTERS, FAIR[-1])
-DRAWN = ("least outstanding", "weighted LO", FIFO.name, DEFAULT.name)
+DRAWN = (DEFAULT.name, "least outstanding", "weighted LO", FIFO.name)
 PROBED = ("weighted LO", FIFO.name, "EDF", DEFAULT.name)
 SWEPT_SEEDS = 2
 WORKLOADS_ON = "hetero1"
@@ -57,12 +67,12 @@ def write_page(pool: Pool, seeds: Sequence[int], *, full: bool) -> Path:
         "## In short\n\n" + short,
         "## Summary\n\n" + summary(core),
         "## Capacity\n\n" + _on_capacity() + "\n\n" + capacity_table(found, limits),
-        "## Latency against rate\n\n" + "\n\n".join(pictures),
-        "## Beside LiteLLM Router\n\n" + _on_routers() + "\n\n" + "\n\n".join(map(_section, routed)),
-        "## Core table\n\n" + "\n\n".join(map(_section, core)),
+        "## Latency against rate\n\n" + _on_pictures() + "\n\n" + "\n\n".join(pictures),
+        "## Beside LiteLLM Router\n\n" + _on_routers() + "\n\n" + "\n\n".join(map(section, routed)),
+        "## Core table\n\n" + "\n\n".join(map(section, core)),
     ]
     if more:
-        parts.append("## Other rows\n\n" + summary(more) + "\n\n" + "\n\n".join(map(_section, more)))
+        parts.append("## Other rows\n\n" + summary(more) + "\n\n" + "\n\n".join(map(section, more)))
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     quote(short)
     return PAGE
@@ -96,8 +106,9 @@ def draw(site: Site, pool: Pool, seeds: Sequence[int]) -> str:
             series.setdefault(name, []).append((rate_of(row), mean(played)))
     path = PICTURES / f"{'-'.join(site)}.svg"
     path.parent.mkdir(exist_ok=True)
-    title = f"{site[0]} on {site[1]}"
-    latency_plot(path, series, x_title="queries/s", y_title="P95 latency of queries, s", title=title)
+    title = f"{site[0]} on {site[1]}; load 1.0 is {tuned(site).rate:.3f} queries/s"
+    y_title = "P95 latency of queries, s"
+    latency_plot(path, series, x_title="queries/s", y_title=y_title, title=title, logarithmic=True)
     return f"![{title}]({path.relative_to(PAGE.parent)})"
 
 
@@ -121,7 +132,8 @@ def _most(bounds: Iterable[Bounds]) -> float:
     return max(bound.throughput for bound in bounds)
 
 
-def _section(standing: Standings) -> str:
+def section(standing: Standings) -> str:
+    """Return a row as the page shows it."""
     rate = rate_of(standing.row)
     head = f"### {standing.row.name}"
     return f"{head}\n\n{rate:.4f} queries/s.\n\n{table(standing)}" if rate else f"{head}\n\n{table(standing)}"
@@ -136,12 +148,17 @@ that count, more behind them so that the last ones see load too). The library's 
 
 - **Load 1.0** of a workload on a fleet is what FIFO behind the best of its limits completes when it always has
   queries waiting (`{COMMAND} tune`; kept in `benchmarks/policy/tuned.json` with everybody's dials, which were set on
-  other queries at the load nearest to a row's).
+  other queries at the load nearest to a row's). Few queries are within their SLO at 0.85 of that where it is much more
+  than the capacity below.
+- **Engines** batch continuously, chunk prefills and cache prefixes as vLLM does (`src/agentsched/sim/backend.py`), at
+  speeds fitted to published stage times of Llama-3.1-70B at 4 bits on these cards: `python -m agentsched.sim.gpus`
+  prints the fits with their residuals. "True speeds" are those of this model.
 - **SLO**: four times the query's critical path on an idle fleet. Whoever goes by deadlines thus learns how long a query
-  is. **Slowdown**: latency over that path.
+  is.
 - **Gap closed**: (strongest baseline - ours) / (strongest baseline - clairvoyant), with paired bootstrap intervals over
   the seeds (of percentiles: with five seeds they cover about 85 %); below 0 ours is worse than the strongest baseline.
-  **Against it**: ours over the strongest baseline.
+  **Against it**: ours over the strongest baseline, which of several equal ones is the first of the list below; of
+  latencies less is better, of the share in SLO more.
 - **Lower bound**: no scheduler can have a lower mean latency on these queries (`benchmarks/policy/bounds.py`).
 - Above load 1.0 the backlog grows for as long as queries come, at most {TAIL:.0%} more than count: latencies there are
   those of this horizon.
@@ -151,19 +168,32 @@ that count, more behind them so that the last ones see load too). The library's 
 
 {workload_table(WORKLOADS, WORKLOADS_ON)}
 
+{fleets_table(FLEETS)}
+
 Who competes:
 
-{contenders((*FAIR, *KNOWING))}"""
+{contenders((*FAIR, *KNOWING))}
+
+What the columns of the tables below hold:
+
+{legend()}"""
 
 
 def _on_capacity() -> str:
     return f"""The highest rate, in queries a second, at which {ENOUGH:.0%} of the queries of all seeds together are
 within their SLO, by bisection between loads {LOWEST} and {HIGHEST}. No scheduler can complete such queries at more than
-the upper bound for ever, late or not."""
+the upper bound for ever, late or not. Where no work is done twice there is nothing to fuse."""
+
+
+def _on_pictures() -> str:
+    loads = ", ".join(f"{load:g}" for load in sorted({row.load for row in SWEEP}))
+    return f"""P95 latency at loads {loads}, {SWEPT_SEEDS} seeds. Dials are those of the nearer of the two loads that
+they were set at, {" and ".join(map(str, LOADS))}: a line may step down where they change."""
 
 
 def _on_routers() -> str:
     return (
         "The real package, 1.110, calls the same engines through its own clients, in virtual time. It is slow to play: "
-        f"two small rows, {ROUTED_SEEDS} seeds."
+        f"two small rows, {ROUTED_SEEDS} seeds, with its strategies `simple-shuffle`, `least-busy` and "
+        "`latency-based-routing`."
     )

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, isinf, isnan
 from statistics import mean, pstdev
 
+from agentsched.sim.gpus import FLEETS
 from agentsched.sim.report import METRICS
 from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.capacity import Probe
+from benchmarks.policy.fleets import fleet, kv_tokens
 from benchmarks.policy.ours import DEFAULT
 from benchmarks.policy.profile import sampled
 from benchmarks.policy.report.standings import KNOWING, Standings
@@ -20,17 +22,17 @@ WHO = {
     "round robin": "released at once, each backend in turn",
     "least outstanding": "released at once, to the backend with the fewest unanswered calls",
     "weighted LO": "the same, each unanswered call counted with the backend's seconds per call (a tuned power of it)",
-    "FIFO + limit": "held back at tuned limits, in order of arrival, to the backend that by true speeds finishes first",
-    "EDF": "the same limits and placement, earliest deadline of the query first",
-    "LLF": "least laxity first: deadline less what the workflow takes from this step on, on average",
-    "QLM-like": "deadlines in groups, the earliest group first (QLM)",
-    "PLAS": "least attained service of the query first (Autellix)",
-    "VTC-like": "fair over tenants by token prices (VTC), as start tags",
-    "Ayo-like": "by depth in the workflow, nearest to its end first or last, whichever is better (Ayo)",
+    "FIFO + limit": "held back at limits tuned for it, in order of arrival, to where it ends first at true speeds",
+    "EDF": "likewise at limits tuned for it, earliest deadline of the query first",
+    "LLF": "likewise, least laxity first: deadline less what the workflow takes from this step on, on average",
+    "QLM-like": "likewise, deadlines in groups, the earliest group first (QLM)",
+    "PLAS": "likewise, least attained service of the query first (Autellix)",
+    "VTC-like": "likewise, fair over tenants by token prices (VTC), as start tags",
+    "Ayo-like": "likewise, by depth in the workflow, nearest to its end first or last, whichever is better (Ayo)",
     "LiteLLM shuffle": "LiteLLM Router, `simple-shuffle`",
     "LiteLLM least-busy": "LiteLLM Router, `least-busy`",
     "LiteLLM latency": "LiteLLM Router, `latency-based-routing`",
-    "agentsched": "`Policy.default()` behind the same limits; speeds and lengths are learned during the run",
+    "agentsched": "`Policy.default()` behind a `max_concurrency` tuned for it; learns speeds and lengths meanwhile",
     "clairvoyant": "knows true lengths, plans, speeds and caches; set for the mean, P95 and the SLO, on other queries",
     "clairvoyant, fusing": "the same, and computes equal nodes once and remembers their answers",
 }
@@ -130,6 +132,35 @@ def workload_table(names: Iterable[str], fleet_name: str) -> str:
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+LEGEND = {
+    "mean": "of the queries' latencies, from arrival to the last answer, in seconds; P50, P95, P99 likewise. "
+    "± is half the range over the seeds",
+    "slowdown": "mean of latency over the query's critical path on an idle fleet with cold caches; warm ones may bring "
+    "it below 1",
+    "in SLO": "share of the queries within their SLO",
+    "goodput, throughput": "queries a second, within their SLO and at all",
+    "Jain": "Jain's index of the tenants' mean slowdowns, of the queries' where there is one tenant; 1 is equal",
+    "call mean, ...": "the same seconds of single calls",
+    "upstream calls, preemptions, wasted tokens": "per query: attempts at backends; calls whose memory an engine took "
+    "away; tokens computed in vain for them",
+}
+"""What the columns of a table hold."""
+
+
+def fleets_table(names: Iterable[str]) -> str:
+    """Return what each fleet consists of, and for how many tokens each of its backends has memory."""
+    lines = ["| fleet | backends | KV tokens of each |", "|---|---|---|"]
+    for name in names:
+        room = ", ".join(f"{kv_tokens(spec):,}" for spec in fleet(name).values())
+        lines.append(f"| {name} | {', '.join(card.gpu for card in FLEETS[name])} | {room} |")
+    return "\n".join(lines)
+
+
+def legend() -> str:
+    """Say what the columns of a table hold."""
+    return "\n".join(f"- **{column}**: {text}." for column, text in LEGEND.items())
 
 
 def contenders(names: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("agentsched"):
             raise
-        _end(f"{error.name} is missing: pip install 'agentsched[cli]'", 1)
+        _end(f"{error.name} is missing: pip install 'agentsched[cli]', or '.[cli]' in a checkout", 1)
     try:
         code = app(args=arguments or ["--help"], standalone_mode=False)
         sys.stdout.flush()

@@ -41,7 +41,9 @@ def check_plot(path: Path) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"plot: there is no folder {str(path.parent)!r}")
     if find_spec("matplotlib") is None:
-        raise UsageError("plot: matplotlib is missing: pip install 'agentsched[plot]'")
+        raise UsageError(
+            "plot: matplotlib is missing: pip install 'agentsched[plot]', or '.[plot]' in a checkout"
+        )
     was_there = path.exists()
     try:
         path.open("ab").close()
@@ -51,8 +53,13 @@ def check_plot(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def latency_plot(path: str | Path, series: Series, *, x_title: str, y_title: str, title: str) -> None:
+def latency_plot(
+    path: str | Path, series: Series, *, x_title: str, y_title: str, title: str, logarithmic: bool = False
+) -> None:
     """Draw one line per series to a file, SVG or PNG by its name.
+
+    Args:
+        logarithmic: whether the heights are; all of them must be above 0.
 
     Raises:
         UsageError: if it cannot be written.
@@ -62,7 +69,7 @@ def latency_plot(path: str | Path, series: Series, *, x_title: str, y_title: str
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         # letters that the font lacks are boxes in a PNG, and as they should be in an SVG
         warnings.filterwarnings("ignore", message=r"Glyph \d+ ", category=UserWarning)
-        figure = drawn(series, x_title=x_title, y_title=y_title, title=shown(title))
+        figure = drawn(series, x_title=x_title, y_title=y_title, title=shown(title), logarithmic=logarithmic)
         undated = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
         try:
             figure.savefig(path, metadata=undated)
@@ -70,7 +77,7 @@ def latency_plot(path: str | Path, series: Series, *, x_title: str, y_title: str
             raise _unwritable(path, error) from None
 
 
-def drawn(series: Series, *, x_title: str, y_title: str, title: str) -> Any:
+def drawn(series: Series, *, x_title: str, y_title: str, title: str, logarithmic: bool = False) -> Any:
     """Return the picture."""
     figures: Any = import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
@@ -89,8 +96,11 @@ def drawn(series: Series, *, x_title: str, y_title: str, title: str) -> Any:
     axes.set_xlabel(x_title)
     axes.set_ylabel(y_title)
     axes.set_title(title)
-    highest = max((y for points in series.values() for _, y in points), default=0.0)
-    axes.set_ylim(0, HEAD_ROOM * highest or 1.0)
+    if logarithmic:
+        axes.set_yscale("log")
+    else:
+        highest = max((y for points in series.values() for _, y in points), default=0.0)
+        axes.set_ylim(0, HEAD_ROOM * highest or 1.0)
     if series:
         figure.legend(loc="outside lower center", ncols=min(len(series), 4), frameon=False)
     return figure
