@@ -29,7 +29,10 @@ KEPT = ROOT / ".bench" / "policy.jsonl"
 
 
 def main() -> int:
-    given = _parser().parse_args()
+    parser = _parser()
+    given = parser.parse_args()
+    if given.command == "row" and given.arrivals == CLOSED and given.load != int(given.load):
+        parser.error(f"argument load: {given.load:g} queries cannot be in a closed loop")
     try:
         return _run(given)
     except NeverTuned as error:

@@ -1,5 +1,6 @@
 """The picture of `agentsched simulate --plot`: whole, legible, and never wrong without a word."""
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -132,3 +133,12 @@ def test_whether_it_can_be_written_is_seen_before(tmp_path: Path) -> None:
     (tmp_path / "b.svg").mkdir()
     with pytest.raises(UsageError, match=r"cannot write .*b\.svg: Is a directory"):
         check_plot(tmp_path / "b.svg")
+
+
+def test_logarithmic_heights_are_told_in_plain_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "x.svg"
+    series = {"a": [(0.0, 60.0), (1.0, 700.0)]}
+    latency_plot(path, series, **TITLES, logarithmic=True)
+    text = path.read_text()
+    assert {f">{height}<" for height in (100, 200, 500)} <= set(re.findall(r">\d+<", text))
+    assert "math" not in text

@@ -97,7 +97,11 @@ def drawn(series: Series, *, x_title: str, y_title: str, title: str, logarithmic
     axes.set_ylabel(y_title)
     axes.set_title(title)
     if logarithmic:
+        ticker: Any = import_module("matplotlib.ticker")
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     else:
         highest = max((y for points in series.values() for _, y in points), default=0.0)
         axes.set_ylim(0, HEAD_ROOM * highest or 1.0)
