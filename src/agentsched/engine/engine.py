@@ -277,13 +277,22 @@ class Engine:
         backends = self.backends
         with_slot = [backend for name in row.choice if (backend := backends[name]).has_slot]
         if with_slot:
+            self._dispatchable = True
             if not self.queue.lanes and self.now < self._deadlines.first:
                 fitting, _ = fitting_of(row, with_slot, self.now)
                 if fitting:
-                    self._start(row, fitting)
+                    self._start_or_wait(row, fitting)
                     return
-            self._dispatchable = True
         self.queue.push(row.choice, row.key, row.request.id)
+
+    def _start_or_wait(self, row: RequestRow, fitting: Sequence[BackendRow]) -> None:
+        """Start a request that is not in the queue; if a policy is interrupted, it waits."""
+        try:
+            backend, prices = self._place(row, fitting)
+        except BaseException:
+            self.queue.push(row.choice, row.key, row.request.id)
+            raise
+        self._start(row, backend, prices)
 
     def _dispatch(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
@@ -293,16 +302,20 @@ class Engine:
             if row is None:
                 self._blocked_until = blocked_until
                 break
+            backend, prices = self._place(row, fitting)
             self.queue.remove(row.choice, row.key)
-            self._start(row, fitting)
-        self._dispatchable = False
+            self._start(row, backend, prices)
+        self._dispatchable = False  # only now: a policy may be interrupted
 
-    def _start(self, row: RequestRow, fitting: Sequence[BackendRow]) -> None:
-        """Start a request on the best of the backends that it fits."""
+    def _place(
+        self, row: RequestRow, fitting: Sequence[BackendRow]
+    ) -> tuple[BackendRow, Mapping[str, float]]:
+        """Return the best of the backends that a request fits, and what each would cost."""
         if len(fitting) == 1 and not self.stories.told:
-            backend, prices = fitting[0], _UNPRICED
-        else:
-            backend, prices = place(self.policy, row.job, fitting, self.backends)
+            return fitting[0], _UNPRICED
+        return place(self.policy, row.job, fitting, self.backends)
+
+    def _start(self, row: RequestRow, backend: BackendRow, prices: Mapping[str, float]) -> None:
         self._attempt_id += 1
         attempt = backend.admit(self.now, self._attempt_id, row)
         self.attempts[attempt.id] = attempt
