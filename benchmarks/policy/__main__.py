@@ -38,6 +38,9 @@ def main() -> int:
     except NeverTuned as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted; what was played is kept", file=sys.stderr)
+        return 130
 
 
 def _run(given: argparse.Namespace) -> int:

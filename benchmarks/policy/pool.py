@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -46,14 +49,14 @@ class Store:
         self._path = path
         self._digest = sources_digest()
         self._found: dict[str, Figures] = {}
+        self._torn = False
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    kept = json.loads(line)
-                except ValueError:
-                    continue  # cut off while it was written
-                if kept["sources"] == self._digest:
-                    self._found[kept["task"]] = kept["figures"]
+            text = path.read_text(encoding="utf-8", errors="replace")
+            self._torn = text[-1:] not in ("", "\n")
+            for line in text.splitlines():
+                match _read(line):
+                    case {"sources": self._digest, "task": str(task), "figures": dict(figures)}:
+                        self._found[task] = figures
 
     def __len__(self) -> int:
         return len(self._found)
@@ -70,6 +73,9 @@ class Store:
         self._found[task.key] = found
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
+            if self._torn:
+                file.write("\n")
+                self._torn = False
             file.write(json.dumps({"sources": self._digest, "task": task.key, "figures": found}) + "\n")
 
 
@@ -81,7 +87,7 @@ class Pool:
     ) -> None:
         self._store = store
         self._told = told
-        self._executor = ProcessPoolExecutor(jobs)
+        self._executor = ProcessPoolExecutor(jobs, initializer=_die_with_parent)
 
     def __enter__(self) -> Pool:
         return self
@@ -100,8 +106,28 @@ class Pool:
         return [self._store.get(task) for task in wanted]
 
 
+def _read(line: str) -> object:
+    """Return what a line holds; None for one that was cut off while it was written."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _play(task: Playable) -> Figures:
     return task.play()
+
+
+def _die_with_parent() -> None:
+    """Have this process end when the one that made it does, be it killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def sources_digest() -> str:

@@ -1,5 +1,7 @@
 """What has been played is kept, and is not played again; whatever decides the figures is part of the key."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +38,43 @@ def test_a_run_is_resumed_where_it_ended(tmp_path: Path) -> None:
     again = Store(file)
     assert len(again) == 3
     assert squares(again, [2, 4, 3, 2]) == ([4, 16, 9, 4], [(1, 1)])
+
+
+def test_a_store_survives_whatever_was_written_to_it(tmp_path: Path) -> None:
+    file = tmp_path / "figures.jsonl"
+    squares(Store(file), [3])
+    bad = [b"3", b"null", b"[]", b"{}", b'{"sources": 1}', b"\xff\xfe", b"[" * 100_000, b'{"sources": "']
+    with file.open("ab") as writing:
+        writing.write(b"\n".join(bad))
+    assert len(Store(file)) == 1
+    squares(Store(file), [4])
+    assert len(Store(file)) == 2, "what comes after a line that was cut off is a line of its own"
+
+
+KILLED = """
+import os, sys, time
+from benchmarks.policy.pool import Playable, Pool, Store
+from dataclasses import dataclass
+from pathlib import Path
+
+@dataclass(frozen=True)
+class Sleep(Playable):
+    def play(self):
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+        return {}
+
+Pool(Store(Path(sys.argv[1])), 1).play([Sleep()])
+"""
+
+
+def test_who_plays_ends_with_who_asked_for_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "figures.jsonl")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) != process.pid
+        process.kill()
+        assert process.stdout.read() == "", "the worker held the other end too, and has let go of it"
 
 
 def test_figures_of_other_sources_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

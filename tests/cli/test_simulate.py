@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agentsched.cli import played
 from agentsched.policy import Policy
 from agentsched.sim.fleetfile import KEYS
 from agentsched.sim.gpus import FLEETS
@@ -317,6 +319,23 @@ def test_a_full_disk_is_one_line(trace: Path, fleet: Path) -> None:
         1,
         "agentsched: cannot write to stdout: No space left on device\n",
     )
+
+
+def test_a_closed_output_is_one_line(trace: Path, fleet: Path) -> None:
+    command = shlex.join([*map(str, MAIN), "simulate", str(trace), str(fleet)])
+    ran = subprocess.run(
+        ["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False, timeout=30
+    )
+    assert (ran.returncode, ran.stderr) == (1, "agentsched: stdout is closed\n")
+
+
+def test_the_largest_figures_are_not_cut() -> None:
+    figures = dict.fromkeys(METRICS, 123_456_789_012.0)
+    queries = 1_000_000
+    table = played.as_table({("fcfs",): played.Played(queries=queries, lost={}, figures=figures)})
+    assert "…" not in table
+    assert f"{queries}/{queries}" in table
+    assert table.count("123456789012.0") == len(played.COLUMNS)
 
 
 def test_the_commands_of_the_documents_run(

@@ -1,5 +1,7 @@
 """Finding out who serves what: asked once, at first use, and waited for."""
 
+import pytest
+
 from agentsched.engine.commands import ListModels, Start, WakeAt
 from agentsched.engine.directory import RELIST_S, SETTLE_S
 from agentsched.model import Backend, FailureKind, Reason
@@ -140,6 +142,19 @@ def test_a_list_that_no_longer_names_the_model_rejects_those_who_wait() -> None:
     assert bench.listed("a", 1.0, "m") == [Start(1, "r1", "a")]
     assert bench.listed("a", 2.0, "other") == [rejected("r2", Reason.UNKNOWN_MODEL)]
     assert bench.finish(1, 3.0) == [completed("r1", "a")], "who runs may finish"
+
+
+@pytest.mark.parametrize("others", [[], [Backend("http://b/v1", name="b", max_concurrency=1)]])
+def test_who_waits_behind_a_call_that_a_list_moves_starts(others: list[Backend]) -> None:
+    """A large call waits for its minute to pass, and a small one behind it; then nobody serves the large one here."""
+    bench = Bench(Backend("http://a/v1", name="a", tpm=100), *others)
+    bench.submit("r0", 0.0, model="n", input_tokens=50, max_tokens=1)
+    for backend in ("a", *(other.name for other in others)):
+        bench.listed(backend, 0.1, *(("m", "n") if backend == "a" else ("x",)))
+    bench.submit("big", 1.0, model="m", input_tokens=80, max_tokens=1)
+    assert bench.submit("small", 2.0, model="n", input_tokens=10, max_tokens=1) == []
+    bench.submit("asks", 7.0, model="absent")
+    assert Start(2, "small", "a") in bench.listed("a", 7.1, "n")
 
 
 def test_waiting_for_a_list_ends_at_the_deadline_and_with_the_caller() -> None:

@@ -17,6 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: those of the process if None.
     """
+    if sys.stdout is None:
+        _end("stdout is closed", 1)
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:

@@ -23,7 +23,8 @@ COLUMNS = (
     "call_p95_s",
 )
 """The figures that the table has room for."""
-WIDTH = 100
+WIDTH = 1_000
+"""More than any table needs: nothing is cut."""
 
 Names = tuple[str, ...]
 """What one policy is called."""
@@ -64,7 +65,7 @@ def as_table(played: Mapping[Names, Played]) -> str:
     for names, one in played.items():
         cells = [_cell(name, one.figures[name]) for name in COLUMNS]
         table.add_row(names[0], f"{one.completed}/{one.queries}", *cells)
-    console = Console(width=max(WIDTH, 12 * len(COLUMNS)), color_system=None)
+    console = Console(width=WIDTH, color_system=None)
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]

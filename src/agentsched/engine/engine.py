@@ -234,6 +234,7 @@ class Engine:
         for key, row in sorted((key, self.requests[request_id]) for key, request_id in self.queue):
             if not row.choice or self.directory.choice(row.request.model, row.tried, self.now) != row.choice:
                 self.queue.remove(row.choice, key)
+                self._dispatchable = True  # for whoever was behind it
                 self._enqueue(row, note=False)
 
     def _query_opened(self, event: QueryOpened) -> None:

@@ -77,6 +77,6 @@ class Queue:
         self._size += 1
 
     def remove(self, choice: Choice, key: Key) -> None:
-        self._size -= 1
         if not self.lanes[choice].remove(key):
             del self.lanes[choice]
+        self._size -= 1
