@@ -25,7 +25,7 @@ from agentsched.testing import VirtualClock
 from agentsched.transport.outgoing import MAX_REMEMBERED
 from tests.doubles import ASK, EVENTS_TYPE, MODEL, counts, delta, event, settled
 
-CALLS = int(os.environ.get("AGENTSCHED_SOAK", "30000"))
+CALLS = int(os.environ.get("AGENTSCHED_SOAK", "20000"))
 WARM_UP = 10_000
 WORKERS = 40
 BACKENDS = 4

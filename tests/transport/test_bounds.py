@@ -116,7 +116,7 @@ pieces = st.lists(
 
 
 @given(sent=pieces, stream=st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_anything_for_ever(sent: list[bytes], stream: bool) -> None:
     unit = b"".join(sent)
     ran, peak = measured(Script(headers=EVENTS_TYPE, pieces=endless(unit, times=4)), stream=stream)
