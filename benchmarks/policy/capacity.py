@@ -11,7 +11,7 @@ from agentsched.sim.report import mean
 from benchmarks.policy.contender import Dials
 from benchmarks.policy.pool import Pool
 from benchmarks.policy.row import Row
-from benchmarks.policy.task import Task, tasks_at
+from benchmarks.policy.task import Task, queries_of, tasks_at
 from benchmarks.policy.tuned import Site, tuned
 
 ENOUGH = 0.95
@@ -41,7 +41,7 @@ def capacities(probes: Iterable[Probe], seeds: Sequence[int], pool: Pool) -> Map
     for _ in range(STEPS):
         tried = {probe: sqrt(low * high) for probe, (low, high) in between.items()}
         tasks = {probe: _tasks(probe, load, seeds) for probe, load in tried.items()}
-        pool.play(sorted(chain(*tasks.values()), key=lambda task: (task.row.workload, task.seed)))
+        pool.play(sorted(chain(*tasks.values()), key=queries_of))
         for probe, load in tried.items():
             share = mean([found["slo_share"] for found in pool.play(tasks[probe])])
             low, high = between[probe]

@@ -36,7 +36,7 @@ class Playable(ABC):
 
     @property
     def key(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)  # type: ignore[call-overload]
+        return json.dumps(asdict(self), sort_keys=True)
 
     @abstractmethod
     def play(self) -> Figures: ...

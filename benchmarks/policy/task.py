@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.contender import Dials, limits
 from benchmarks.policy.fleets import fleet
+from benchmarks.policy.limit import Limit
 from benchmarks.policy.peers import FIFO
 from benchmarks.policy.play import play, saturate
 from benchmarks.policy.pool import Figures, Playable
@@ -56,6 +57,11 @@ def tasks_at(
         for seed in seeds
         for name, dials in chosen
     ]
+
+
+def queries_of(task: Task | Limit) -> tuple[str, int]:
+    """Return what tells the queries of a task from those of others: sorted by it, tasks find theirs made already."""
+    return task.row.workload, task.seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,19 +52,20 @@ def test_a_store_survives_whatever_was_written_to_it(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, sys, time
+import os, signal, sys
 from benchmarks.policy.pool import Playable, Pool, Store
 from dataclasses import dataclass
 from pathlib import Path
 
 @dataclass(frozen=True)
-class Sleep(Playable):
+class Endless(Playable):
     def play(self):
         print(os.getpid(), flush=True)
-        time.sleep(60)
+        signal.alarm(60)
+        signal.pause()
         return {}
 
-Pool(Store(Path(sys.argv[1])), 1).play([Sleep()])
+Pool(Store(Path(sys.argv[1])), 1).play([Endless()])
 """
 
 

@@ -26,7 +26,7 @@ from benchmarks.policy.report.page import (
 from benchmarks.policy.report.standings import KNOWING, Standings, standings, tasks_of
 from benchmarks.policy.routers import ROUTERS
 from benchmarks.policy.row import CORE, FULL, ROUTED, ROUTED_SEEDS, SWEEP, TAIL, Row
-from benchmarks.policy.task import Task, tasks_at
+from benchmarks.policy.task import Task, queries_of, tasks_at
 from benchmarks.policy.tuned import Site, rate_of, tuned
 from benchmarks.policy.tuning import LOADS
 from benchmarks.policy.workloads import WORKLOADS
@@ -84,7 +84,7 @@ def _everything(seeds: Sequence[int], *, full: bool) -> list[Playable]:
     rows = (*CORE, *FULL) if full else CORE
     others = [task for row in rows for task in tasks_of(row, FAIR, seeds)]
     others += [task for row in SWEEP for task in _sweep_tasks(row, seeds[:SWEPT_SEEDS])]
-    return [*routed, *sorted(others, key=lambda task: (task.row.workload, task.seed))]
+    return [*routed, *sorted(others, key=queries_of)]
 
 
 def quote(table: str) -> None:

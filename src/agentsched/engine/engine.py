@@ -351,10 +351,9 @@ class Engine:
         del self.requests[request.id]
         if self._deadlines.first < inf:
             self._deadlines.trim(self.requests)
-        if not row.attempts and request.query is not None:
-            query = self.queries.of(request.query)
-            if query is not None:
-                query.calls -= 1
+        query = None if row.attempts else self.queries.of(request.query)
+        if query is not None:
+            query.calls -= 1
         if self.stories.told:
             self.stories.end(request.id, self.now, str(outcome), facts_of_end(reason, usage))
         failure = row.last_failure if outcome is Outcome.FAILED else None

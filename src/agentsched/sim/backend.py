@@ -256,11 +256,10 @@ class BackendModel:
 
     def _plan(self) -> None:
         """Decide what the step that begins at the boundary does."""
-        if self._leaving:
-            self._let_leave()
+        self._let_leave()
         self._line.enter(self._boundary)
         preempted = self._make_room()
-        chunks = self._share_out(admit=not preempted) if self._prefilling or self._line.waits else ()
+        chunks = self._share_out(admit=not preempted)
         if chunks:
             tokens = sum(count for _, count in chunks)
             speed, width = self.spec.speed, len(self._batch.members) + len(chunks)
@@ -331,8 +330,10 @@ class BackendModel:
 
     def _share_out(self, *, admit: bool) -> list[tuple[Sequence, int]]:
         """Give the tokens of the step that no decoder takes to prompts: first to those begun, then to new ones."""
-        budget = self.spec.max_num_batched_tokens - len(self._batch.members)
         chunks: list[tuple[Sequence, int]] = []
+        if not self._prefilling and not self._line.waits:
+            return chunks
+        budget = self.spec.max_num_batched_tokens - len(self._batch.members)
         begun = iter(list(self._prefilling))
         while budget > 0:
             row = next(begun, None)

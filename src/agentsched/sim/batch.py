@@ -83,9 +83,6 @@ class DecodeBatch:
         self._residues = [0] * block_tokens
         self._joined_sum = 0
 
-    def __len__(self) -> int:
-        return len(self.members)
-
     @property
     def context(self) -> int:
         """Return the tokens whose KV a step reads now."""
