@@ -15,6 +15,8 @@ from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from agentsched.engine.jsonline import read_line
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src/agentsched", "benchmarks/policy", "benchmarks/data")
 NOT_PLAYED = (
@@ -109,8 +111,8 @@ class Pool:
 def _read(line: str) -> object:
     """Return what a line holds; None for one that was cut off while it was written."""
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return read_line(line)
+    except ValueError:
         return None
 
 
