@@ -373,7 +373,7 @@ def assert_idle(scheduler: Scheduler) -> None:
     assert not engine.requests
     assert not engine.attempts
     assert len(engine.queue) == 0
-    assert all(not row.running and row.prefill_tokens == 0 for row in engine.backends.values())
+    assert all(not row.running and row.unread_tokens == 0 for row in engine.backends.values())
     assert not driver._calls
     assert not driver._attempts
     assert not driver._dropped

@@ -1,10 +1,12 @@
 """Hypothesis strategies for the nouns and the engine's alphabet, shared by all tests."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
 from agentsched.engine.events import (
+    BackendJoined,
+    BackendLeft,
     Cancelled,
     Closed,
     Event,
@@ -14,10 +16,11 @@ from agentsched.engine.events import (
     Progressed,
     QueryClosed,
     QueryOpened,
+    Signalled,
     Submitted,
     Woke,
 )
-from agentsched.model import Backend, Failure, FailureKind, Query, Reason, Request, Usage
+from agentsched.model import Backend, Failure, FailureKind, Query, Reason, Request, Signals, Usage
 
 T = TypeVar("T")
 
@@ -54,6 +57,7 @@ requests = st.builds(
     priority=st.integers(-5, 5),
     deadline=maybe(times),
     slo_at=maybe(times),
+    marks=st.lists(st.integers(0, 2**52 - 1), max_size=5).map(tuple),
 )
 
 queries = st.builds(
@@ -78,6 +82,30 @@ failures = st.builds(
 
 usages = st.builds(Usage, input_tokens=maybe(tokens), output_tokens=maybe(tokens), cached_tokens=tokens)
 
+signals = st.builds(
+    Signals,
+    running=maybe(st.integers(0, 500)),
+    waiting=maybe(st.integers(0, 500)),
+    kv_usage=maybe(st.floats(0, 1)),
+    kv_tokens=maybe(st.integers(1, 10**7)),
+)
+
+
+def recorded(name: str, **facts: Any) -> Backend:
+    """Return a backend as it comes back from a journal, which keeps no addresses."""
+    return Backend(f"http://{name.encode().hex()}.invalid", name=name, **facts)
+
+
+backends = st.builds(
+    recorded,
+    name=st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12),
+    models=maybe(model_lists),
+    max_concurrency=maybe(st.integers(1, 100)),
+    rpm=maybe(st.integers(1, 100)),
+    tpm=maybe(st.integers(1, 100_000)),
+    metrics=st.booleans(),
+)
+
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Submitted, at=times, request=requests),
     st.builds(Cancelled, at=times, request_id=labels, reason=st.sampled_from(Reason)),
@@ -87,6 +115,16 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Finished, at=times, attempt_id=tokens, usage=usages, learn=st.booleans()),
     st.builds(Failed, at=times, attempt_id=tokens, failure=failures),
     st.builds(ModelsListed, at=times, backend=labels, models=maybe(st.lists(labels).map(tuple))),
+    st.builds(Signalled, at=times, backend=labels, signals=maybe(signals)),
+    st.builds(BackendJoined, at=times, backend=backends),
+    st.builds(
+        BackendLeft,
+        at=times,
+        backend=labels,
+        drain=st.booleans(),
+        seen=st.lists(tokens).map(tuple),
+        successor=maybe(backends),
+    ),
     st.builds(QueryOpened, at=times, query=queries),
     st.builds(QueryClosed, at=times, query_id=labels),
     st.builds(Woke, at=times),
@@ -105,6 +143,7 @@ def fleets(draw: st.DrawFn, most: int = 3) -> list[Backend]:
             max_concurrency=draw(maybe(st.integers(1, 3))),
             rpm=draw(maybe(st.integers(1, 4))),
             tpm=draw(maybe(st.sampled_from([60, 300, 1_000]))),
+            metrics=draw(st.booleans()),
         )
         for name in "abcdef"[: draw(st.integers(1, most))]
     ]

@@ -9,6 +9,7 @@ from agentsched.errors import (
     BackendUnavailable,
     CallLimitReached,
     Expired,
+    FleetEmpty,
     InvariantBroken,
     QueueFull,
     Rejected,
@@ -20,6 +21,7 @@ from agentsched.errors import (
 from agentsched.model import Backend, BackendLoad, Job, Limits
 from agentsched.policy import Policy
 from agentsched.runtime.explain import Explanation
+from agentsched.runtime.fleet import Fleet
 from agentsched.runtime.scheduler import Scheduler
 from agentsched.runtime.snapshot import Snapshot
 from agentsched.runtime.step import step
@@ -36,6 +38,8 @@ __all__ = [
     "CallLimitReached",
     "Expired",
     "Explanation",
+    "Fleet",
+    "FleetEmpty",
     "InvariantBroken",
     "Job",
     "Limits",

@@ -9,10 +9,11 @@
     ├── Rejected                 turned away at the door; nothing was sent, safe to try later
     │   ├── QueueFull
     │   ├── CallLimitReached     the query's `max_calls` are used up
+    │   ├── FleetEmpty           all backends have been removed, or drain
     │   └── SchedulerClosed      used after, or ended by, `aclose()`
     ├── Expired                  the deadline passed first; `sent` says whether a backend had it
     ├── BackendError             the far side's fault; carries backend, attempts and partial text
-    │   ├── BackendUnavailable   could not connect, or the connection broke
+    │   ├── BackendUnavailable   could not connect, the connection broke, or it was removed from the fleet
     │   ├── BackendOverloaded    answered 429 or 503; `retry_after_s` if it said so
     │   ├── BackendTimeout       did not answer within the caller's HTTP timeout
     │   └── BackendProtocolError answered something that is not an answer, or stopped half-way
@@ -82,6 +83,12 @@ class CallLimitReached(Rejected):
     fault: Fault = "caller"
 
 
+class FleetEmpty(Rejected):
+    """There is no backend: all have been removed, or drain. A call made once `fleet.add` has brought one is served."""
+
+    fault: Fault = "caller"
+
+
 class SchedulerClosed(Rejected):
     """The scheduler was closed; `sent` is True for a call that was running then."""
 
@@ -122,7 +129,7 @@ class BackendError(AgentschedError):
 
 
 class BackendUnavailable(BackendError):
-    """Could not connect, or the connection broke."""
+    """Could not connect, the connection broke, or the backend was removed from the fleet meanwhile."""
 
 
 class BackendOverloaded(BackendError):

@@ -101,7 +101,10 @@ def test_an_old_journal_has_nothing_to_compare(run: Run, journal: Path) -> None:
         (b'%s\n{"event":"Woke","at":9.0}\n{"event":"Woke","at":1.0}\n', "line 3: at is 1.0 after 9.0"),
         (b"%s\n%s\n", "line 2: not a journal event: '{"),
         (b'%s\n{"commands":[]}\n', "line 2: commands without an event before them"),
-        (b'%s\n{"event":"ModelsListed","at":1.0,"backend":"z"}\n', "line 2: the head names no backend 'z'"),
+        (
+            b'%s\n{"event":"ModelsListed","at":1.0,"backend":"z"}\n',
+            "line 2: nothing before it names a backend 'z'",
+        ),
     ],
 )
 def test_what_is_no_journal_is_one_line(run: Run, journal: Path, content: bytes, message: str) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 from agentsched.engine import Engine
 from agentsched.engine.commands import Command, Resolve
 from agentsched.engine.events import (
+    BackendJoined,
+    BackendLeft,
     Cancelled,
     Closed,
     Event,
@@ -15,10 +17,11 @@ from agentsched.engine.events import (
     Progressed,
     QueryClosed,
     QueryOpened,
+    Signalled,
     Submitted,
     Woke,
 )
-from agentsched.model import Backend, Failure, FailureKind, Outcome, Query, Reason, Request, Usage
+from agentsched.model import Backend, Failure, FailureKind, Outcome, Query, Reason, Request, Signals, Usage
 from agentsched.policy import Policy
 
 MODEL = "m"
@@ -56,6 +59,9 @@ class Bench:
     def finish(self, attempt_id: int, at: float = 0.0, *, learn: bool = True, **usage: Any) -> list[Command]:
         return self.feed(Finished(at=at, attempt_id=attempt_id, usage=Usage(**usage), learn=learn))
 
+    def signal(self, backend: str, at: float, signals: Signals | None) -> list[Command]:
+        return self.feed(Signalled(at=at, backend=backend, signals=signals))
+
     def fail(
         self, attempt_id: int, at: float = 0.0, kind: FailureKind = FailureKind.ERROR, **facts: Any
     ) -> list[Command]:
@@ -66,6 +72,12 @@ class Bench:
 
     def not_listed(self, backend: str, at: float) -> list[Command]:
         return self.feed(ModelsListed(at=at, backend=backend, models=None))
+
+    def join(self, backend: Backend, at: float = 0.0) -> list[Command]:
+        return self.feed(BackendJoined(at=at, backend=backend))
+
+    def leave(self, backend: str, at: float = 0.0, *, drain: bool = False, **facts: Any) -> list[Command]:
+        return self.feed(BackendLeft(at=at, backend=backend, drain=drain, **facts))
 
     def open(self, query_id: str, at: float = 0.0, **facts: Any) -> list[Command]:
         return self.feed(QueryOpened(at=at, query=Query(id=query_id, workflow="w", **facts)))

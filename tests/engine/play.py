@@ -4,7 +4,7 @@ from math import inf
 from random import Random
 
 from agentsched.engine import Engine
-from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.commands import Abort, Command, ListModels, LookAt, Resolve, Start, WakeAt
 from agentsched.engine.events import (
     Cancelled,
     Closed,
@@ -15,10 +15,11 @@ from agentsched.engine.events import (
     Progressed,
     QueryClosed,
     QueryOpened,
+    Signalled,
     Submitted,
     Woke,
 )
-from agentsched.model import Failure, FailureKind, Query, Reason, Request, Usage
+from agentsched.model import Failure, FailureKind, Query, Reason, Request, Signals, Usage
 from tests.strategies import SERVED
 
 Step = tuple[Event, list[Command]]
@@ -37,6 +38,7 @@ class Play:
         self.live: list[str] = []
         self.running: dict[int, str] = {}
         self.asked: list[str] = []
+        self.looked_at: list[str] = []
         self.armed = inf
         self.queries = 0
 
@@ -54,6 +56,8 @@ class Play:
                     self.live.remove(command.request_id)
                 case ListModels(backend):
                     self.asked.append(backend)
+                case LookAt(backend):
+                    self.looked_at.append(backend)
                 case WakeAt(at):
                     self.armed = min(self.armed, at)
 
@@ -74,6 +78,8 @@ class Play:
             backend = self.asked.pop(self.rng.randrange(len(self.asked)))
             models = self.rng.choice([SERVED, SERVED[:1], (), None])
             return ModelsListed(at=self.now, backend=backend, models=models)
+        if self.looked_at and self.rng.random() < 0.5:
+            return Signalled(at=self.now, backend=self.looked_at.pop(), signals=self.signals())
         if self.running and self.rng.random() < 0.6:
             return self.of_an_attempt(self.rng.choice(list(self.running)))
         if self.live and self.rng.random() < 0.15:
@@ -104,6 +110,16 @@ class Play:
         )
         return Failed(at=self.now, attempt_id=attempt_id, failure=failure)
 
+    def signals(self) -> Signals | None:
+        if self.rng.random() < 0.2:
+            return None
+        return Signals(
+            running=self.rng.choice([None, self.rng.randrange(9)]),
+            waiting=self.rng.choice([None, self.rng.randrange(3)]),
+            kv_usage=self.rng.choice([None, self.rng.random()]),
+            kv_tokens=self.rng.choice([None, 500, 2_000]),
+        )
+
     def submitted(self) -> Event:
         request_id = f"r{sum(isinstance(event, Submitted) for event, _ in self.steps)}"
         self.live.append(request_id)
@@ -116,6 +132,7 @@ class Play:
             step=self.rng.choice([None, "draft", "judge"]),
             priority=self.rng.choice([0, 0, 0, 1]),
             deadline=self.rng.choice([None, None, self.now + 0.1, self.now + 20.0]),
+            marks=tuple(range(self.rng.randrange(4))),
         )
         return Submitted(at=self.now, request=request)
 

@@ -98,6 +98,7 @@ class Shadow:
         self.asked_at: dict[str, float] = {}
         self.pending: set[str] = set()
         self.settles_at = -inf
+        self.held_up = False
         self.refused: dict[tuple[str, str], float] = {}
         self.max_calls: dict[str, int | None] = {}
         self.lengths: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -182,8 +183,7 @@ class Shadow:
             deadline = call.request.deadline
             if deadline is not None and deadline <= self.now:
                 self._ends.setdefault(call.request.id, (Outcome.EXPIRED, None))
-        if self.now >= self.settles_at > -inf:
-            self.settles_at = -inf
+        if self.now >= self.settles_at and self.held_up:
             self._listed_anew()
         listed: list[str] = []
         for command in commands:
@@ -294,7 +294,8 @@ class Shadow:
             self._enqueue(call)
 
     def _listed_anew(self) -> None:
-        if not self.settling:
+        self.held_up = self.settling
+        if not self.held_up:
             for call in self.waiting:
                 moves = not call.choice or self._choice(call) != call.choice
                 if moves and call.request.id not in self._ends:
@@ -320,7 +321,7 @@ class Shadow:
                     self.asked_at[name] = self.now
                     self._asks.append(name)
         if call.request.model is not None and self.settling:
-            call.choice = ()
+            call.choice, self.held_up = (), True
         if not call.choice and not self.pending:
             hopeless: End = (Outcome.REJECTED, Reason.UNKNOWN_MODEL)
             self._ends[call.request.id] = hopeless if call.last_failure is None else (Outcome.FAILED, None)

@@ -190,7 +190,7 @@ def late(bench: Bench, attempt_id: int) -> None:
     assert bench.progress(attempt_id, 9.0, 5) == []
     assert bench.finish(attempt_id, 9.0, output_tokens=5) == []
     assert bench.fail(attempt_id, 9.0, FailureKind.UNKNOWN_MODEL) == []
-    assert bench.engine.lengths.expected(("m", None, None), None) == 256
+    assert bench.engine.past.lengths.expected(("m", None, None), None) == 256
     assert bench.submit("after", 9.0)[0] == Start(attempt_id + 1, "after", "a"), "nothing was taught"
 
 

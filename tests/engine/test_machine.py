@@ -22,7 +22,7 @@ from agentsched.engine.events import (
     Woke,
 )
 from agentsched.model import Backend, Failure, FailureKind, Query, Reason, Request, Usage
-from agentsched.policy import Policy
+from agentsched.policy import Policy, arrival
 from tests.engine.shadow import Shadow
 from tests.strategies import MODELS, fleets, maybe, model_lists
 
@@ -56,7 +56,8 @@ class EngineMachine(RuleBasedStateMachine):
     def build(
         self, fleet: list[Backend], max_queued: int, shortest_first: bool, max_calls: int | None
     ) -> None:
-        policy = Policy(rank=lambda job: job.input_tokens) if shortest_first else Policy.fcfs()
+        rank = (lambda job: job.request.input_tokens) if shortest_first else arrival
+        policy = Policy(rank=rank, release_control=False, patience=0)
         self.engine = Engine(fleet, policy=policy, max_queued=max_queued, kept_stories=KEPT_STORIES)
         self.shadow = Shadow(fleet, max_queued, rank=_shortest if shortest_first else _as_they_came)
         self.opened: set[str] = set()
@@ -241,7 +242,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert len(self.engine.stories) == min(KEPT_STORIES, len(self.shadow.calls))
         for row in self.engine.backends.values():
             assert not row.running
-            assert row.prefill_tokens == 0
+            assert (row.unread_tokens, row.held_tokens, row.homed, row.homed_tokens) == (0, 0.0, 0, 0.0)
 
 
 TestEngine = EngineMachine.TestCase

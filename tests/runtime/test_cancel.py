@@ -66,7 +66,9 @@ def test_after_any_number_of_turns(
         while turns < MOST_TURNS:
             if listed:
                 engine = rig.scheduler._driver.engine
-                engine.directory = Directory([row.spec for row in engine.backends.values()])
+                engine.directory = engine.fleet.directory = Directory(
+                    [row.spec for row in engine.backends.values()]
+                )
             task = asyncio.ensure_future(call(rig))
             if not await after_turns(task, turns):
                 await task

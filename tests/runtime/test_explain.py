@@ -75,8 +75,8 @@ def test_expectations_and_the_prices_of_all_backends_are_shown() -> None:
     async def main() -> None:
         story = rig.scheduler.explain((await rig.say(7, max_tokens=100))._request_id)
         assert story.expected_output_tokens == 100.0
-        assert story.expected_finish_s.keys() == {"fake-1", "fake-2"}
-        assert story.expected_finish_s["fake-1"] == min(story.expected_finish_s.values())
+        assert story.expected_cost_s.keys() == {"fake-1", "fake-2"}
+        assert story.expected_cost_s["fake-1"] == min(story.expected_cost_s.values())
         lines = str(story).splitlines()
         assert lines[0].startswith(
             f"{story.request_id}: completed at fake-1; queue 0.000 s, connect 0.000 s, first token "
@@ -85,6 +85,42 @@ def test_expectations_and_the_prices_of_all_backends_are_shown() -> None:
         assert "started (backend=fake-1" in str(story)
 
     rig.run(main)
+
+
+def test_a_story_tells_how_long_it_should_take() -> None:
+    """Not before the backend's speed is known, and with a bound only after twenty answers."""
+    rig = Rig(1)
+
+    async def told() -> Explanation:
+        messages = [{"role": "user", "content": "z" * 400}]  # too short to be remembered as read
+        return rig.scheduler.explain((await rig.say(100, messages=messages, max_tokens=100))._request_id)
+
+    async def main() -> None:
+        first = await told()
+        assert (first.expected_s, first.p90_s, first.cached_tokens) == (None, None, None)
+        second = await told()
+        assert second.expected_s == pytest.approx(0.5, rel=0.1)
+        assert second.p90_s is None
+        for _ in range(20):
+            last = await told()
+        assert last.p90_s == pytest.approx(0.5, rel=0.1)
+        assert "expected_s=0.5" in str(last)
+
+    rig.run(main)
+
+
+def test_a_call_that_never_started_has_no_expectations() -> None:
+    story = story_of((0.0, "queued", {}), (9.0, "expired", {}))
+    assert (story.expected_s, story.p90_s, story.cached_tokens) == (None, None, None)
+    assert story.expected_cost_s == {}
+
+
+def test_expectations_are_of_the_last_start() -> None:
+    facts = {"expected_s": 1.0, "p90_s": 2.0, "cached_tokens": 128}
+    story = story_of((0.0, "started", START | facts), (1.0, "attempt failed", {}), (1.0, "queued", {}))
+    assert (story.expected_s, story.p90_s, story.cached_tokens) == (1.0, 2.0, 128)
+    story = story_of((0.0, "started", START | facts), (1.0, "attempt failed", {}), (1.0, "started", START))
+    assert (story.expected_s, story.p90_s, story.cached_tokens) == (None, None, None)
 
 
 def test_failed_attempts_are_part_of_the_story() -> None:
@@ -138,7 +174,7 @@ def story_of(*entries: tuple[float, str, dict[str, Any]], now: float = 100.0) ->
     return explain("r1", told, now)
 
 
-START = {"backend": "a", "expected_finish_s": {}}
+START = {"backend": "a", "expected_cost_s": {}}
 
 
 def test_connecting_counts_for_the_attempt_that_did_it() -> None:
@@ -237,7 +273,7 @@ def test_a_busy_snapshot_names_what_runs_and_what_waits_for_what() -> None:
         first = snapshot.waiting[0]
         assert first.waited_s == pytest.approx(0.5)
         assert first.backends == ("fake-1",)
-        assert first.why == "no room at fake-1"
+        assert first.why == "no slot at fake-1"
         await asyncio.gather(*tasks)
         assert rig.scheduler.snapshot().backends[0].started == 3
         assert rig.scheduler.snapshot().backends[0].decode_s_per_token == pytest.approx(0.005, rel=0.2)

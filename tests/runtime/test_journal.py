@@ -44,7 +44,7 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
     rig = Rig(1, journal=path)
 
     async def main() -> None:
-        messages: Any = [{"role": "user", "content": "swordfish"}]
+        messages: Any = [{"role": "user", "content": "swordfish " * 200}]
         answer = await rig.say(messages=messages, user="swordfish")
         rig["fake-1"].fail(faults.Status(code=500, message="swordfish"))
         await outcome(rig.say(messages=messages))
@@ -54,6 +54,7 @@ def test_no_secret_is_recorded(tmp_path: Path) -> None:
     rig.run(main)
     text = path.read_text()
     assert "swordfish" not in text
+    assert '"marks":[' in text.replace(": ", ":")
     assert "fake-1.test" not in text
     for line in text.splitlines():
         json.loads(line)

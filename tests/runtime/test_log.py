@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from agentsched.runtime.driver import SILENT_S
+from agentsched.runtime.complaints import SILENT_S
 from agentsched.testing import faults
 from tests.doubles import Rig, outcome
 

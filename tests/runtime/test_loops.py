@@ -169,9 +169,10 @@ def test_idle_connections_are_given_up_before_servers_give_them_up(stack: Module
     """Uvicorn, and with it vLLM, closes them after 5 s: a call that met one just then would fail for nothing."""
 
     async def main() -> None:
-        scheduler = Scheduler([Backend("http://b:1/v1", models=[MODEL])])
+        backend = Backend("http://b:1/v1", models=[MODEL])
+        scheduler = Scheduler([backend])
         row = scheduler._driver._row(asyncio.get_running_loop())
-        assert (await row.transport("http://b:1/v1"))._pool._keepalive_expiry < 5.0
+        assert (await row.transport(backend))._pool._keepalive_expiry < 5.0
         await scheduler.aclose()
 
     asyncio.run(main())

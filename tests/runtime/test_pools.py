@@ -1,4 +1,4 @@
-"""The way to the backends: pools sized to the fleet, the environment's proxies, transports and clients of one's own."""
+"""The way to the backends: a pool for each, the environment's proxies, transports and clients of one's own."""
 
 import asyncio
 from types import ModuleType
@@ -30,32 +30,86 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def fleet(*limits: int | None) -> list[Backend]:
-    return [Backend(f"http://b{i}:1/v1", max_concurrency=limit) for i, limit in enumerate(limits)]
+def to(host: str, limit: int | None = None) -> Backend:
+    return Backend(f"http://{host}/v1", max_concurrency=limit)
 
 
-SIZES = [((4,), 4), ((300, 300), 600), ((None,), KEPT_ALIVE), ((8, None), KEPT_ALIVE), ((999, None), 999)]
+@pytest.mark.parametrize(("limit", "kept"), [(4, 4), (None, KEPT_ALIVE), (999, 999)])
+def test_as_many_idle_connections_as_may_be_busy(limit: int | None, kept: int) -> None:
+    assert kept_alive(to("b:1", limit)) == kept
 
 
-@pytest.mark.parametrize(("limits", "kept"), SIZES)
-def test_as_many_idle_connections_as_may_be_busy(limits: tuple[int | None, ...], kept: int) -> None:
-    assert kept_alive(fleet(*limits)) == kept
-
-
-def test_one_pool_without_bound_over_http_1(stack: ModuleType) -> None:
+def test_a_pool_a_backend_without_bound_over_http_1(stack: ModuleType) -> None:
     async def main() -> None:
-        pools = Pools(stack, None, fleet(300, 300))
+        pools = Pools(stack, None)
         assert not pools.open
-        pool = pools.to("http://b0:1/v1")._pool
-        assert pools.to("http://b1:1/v1")._pool is pool
+        pool = pools.to(to("b0:1", 300))._pool
+        assert pools.to(to("b0:1"))._pool is pool
+        other = pools.to(to("b1:1"))._pool
+        assert other is not pool
+        assert other._ssl_context is pool._ssl_context, "which takes long to read"
         assert pools.open
         assert pool._max_connections > 10**6
-        assert pool._max_keepalive_connections == 600
+        assert (pool._max_keepalive_connections, other._max_keepalive_connections) == (300, KEPT_ALIVE)
         assert (pool._http1, pool._http2) == (True, False)
         await pools.aclose()
         assert not pools.open
 
     asyncio.run(main())
+
+
+def test_the_pool_of_a_backend_that_is_gone_is_closed_once(
+    stack: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Any] = []
+
+    async def aclose(pool: Any) -> None:
+        closed.append(pool)
+
+    monkeypatch.setattr(stack.AsyncHTTPTransport, "aclose", aclose)
+
+    async def main() -> None:
+        pools = Pools(stack, None)
+        first, other = pools.to(to("a")), pools.to(to("b"))
+        assert pools.drop("z") is None
+        assert pools.drop("a") is first
+        second = pools.to(to("a"))
+        assert second is not first, "one of the same name may follow at once"
+        await pools.close(first)
+        await pools.close(first)
+        assert closed == [first]
+        pools.drop("a")
+        await pools.aclose()
+        assert sorted(map(id, closed)) == sorted(map(id, [first, second, other]))
+        await pools.close(second)
+        assert len(closed) == 3
+        assert not pools.open
+
+    asyncio.run(main())
+
+
+async def test_a_cancellation_does_not_interrupt_the_closing(
+    stack: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that ends cancels all tasks, also one that closes a pool."""
+    turns = 0
+
+    async def aclose(_: Any) -> None:
+        nonlocal turns
+        for _ in range(5):
+            await asyncio.sleep(0)
+            turns += 1
+
+    monkeypatch.setattr(stack.AsyncHTTPTransport, "aclose", aclose)
+    pools = Pools(stack, None)
+    pools.to(to("a"))
+    closing = asyncio.ensure_future(pools.close(pools.drop("a")))
+    while turns < 2:
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert turns == 5
+    assert closing.cancelled()
 
 
 @pytest.mark.parametrize(
@@ -89,15 +143,13 @@ def test_the_environments_proxy(
     assert proxy_for(url) == proxy
 
 
-def test_a_pool_a_proxy(stack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pool_goes_through_its_proxy(stack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://p:3128")
     monkeypatch.setenv("NO_PROXY", "near")
 
     async def main() -> None:
-        pools = Pools(stack, None, fleet(1))
-        far, also, near = (pools.to(f"http://{host}/v1") for host in ("far", "also", "near"))
-        assert far is also
-        assert far is not near
+        pools = Pools(stack, None)
+        far, near = pools.to(to("far")), pools.to(to("near"))
         assert type(far._pool).__name__ == "AsyncHTTPProxy"
         assert type(near._pool).__name__ == "AsyncConnectionPool"
         await pools.aclose()

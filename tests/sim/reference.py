@@ -5,7 +5,7 @@ Slow and plain on purpose: the oracle for `agentsched.sim.backend`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentsched.sim.calls import Call, Kind
 from agentsched.sim.spec import BackendSpec
@@ -31,7 +31,7 @@ class Seq:
 
 
 class ReferenceEngine:
-    """Run a whole script of (time, "submit"/"abort", call or id) and return the outputs."""
+    """Run a whole script of (time, "submit"/"abort"/"slow", call, id or factor) and return the outputs."""
 
     def __init__(self, spec: BackendSpec) -> None:
         self.spec = spec
@@ -108,6 +108,10 @@ class ReferenceEngine:
             now = self.step(now, pending)
 
     def act(self, at: float, verb: str, what: object) -> None:
+        if verb == "slow":
+            assert isinstance(what, float)
+            self.spec = replace(self.spec, speed=self.spec.speed.slower(what))
+            return
         if verb == "submit":
             assert isinstance(what, Call)
             order = len(self.all) + 1
@@ -176,7 +180,11 @@ class ReferenceEngine:
         seconds = spec.speed.step(len(decoders) + len(chunks), prefill) + read * spec.speed.context_s
         end = start + seconds
         while pending and pending[0][0] < end:
-            self.act(*pending.pop(0))
+            at, verb, what = pending.pop(0)
+            if verb == "slow":
+                assert isinstance(what, float)
+                end = at + what * (end - at)
+            self.act(at, verb, what)
         self.finish_step(end, decoders, chunks)
         return end
 

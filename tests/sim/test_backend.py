@@ -45,6 +45,57 @@ def test_a_call_alone_takes_the_closed_form(prompt: int, output: int, chunk: int
     assert done - 3.0 == pytest.approx(speed.alone_s(prompt, output, chunk_tokens=chunk), rel=1e-12)
 
 
+@given(
+    prompt=st.integers(1, 6000),
+    output=st.integers(2, 900),
+    context_s=st.sampled_from([0.0, 2e-7]),
+    share=st.floats(0, 1),
+    factor=st.sampled_from([1.0, 1.5, 2.0]),
+)
+def test_what_is_left_of_a_call_alone_takes_so_many_times_as_long(
+    prompt: int, output: int, context_s: float, share: float, factor: float
+) -> None:
+    speed = Speed(step_s=0.02, prefill_s=0.0001, context_s=context_s, entry_s=0.004)
+    model = BackendModel(BackendSpec(speed=speed))
+    model.submit(3.0, Call(call_id=0, prompt_tokens=prompt, output_tokens=output))
+    whole_s = speed.alone_s(prompt, output)
+    slower_at = 3.0 + speed.entry_s + share * (whole_s - speed.entry_s) * 0.999
+    model.slow_down(slower_at, factor)
+    done = ends(run(model))[0]
+    assert done - slower_at == pytest.approx(factor * (3.0 + whole_s - slower_at), rel=1e-9)
+
+
+def test_tokens_come_at_the_new_pace_from_the_middle_of_a_step_on() -> None:
+    model = BackendModel(BackendSpec(speed=SPEED))
+    model.submit(0.0, Call(call_id=0, prompt_tokens=100, output_tokens=5, report_every=1))
+    first = 0.001 + 0.02 + 100 * 0.0001
+    model.slow_down(first + 0.025, 2.0)  # the third token is a quarter done
+    times = [o.at for o in run(model) if o.kind is not Kind.ADMITTED]
+    assert times == pytest.approx([first, first + 0.02, first + 0.055, first + 0.095, first + 0.135])
+
+
+def test_a_slower_engine_is_as_slow_to_those_who_come_later() -> None:
+    model = BackendModel(BackendSpec(speed=SPEED))
+    model.slow_down(1.0, 2.0)
+    model.submit(5.0, Call(call_id=0, prompt_tokens=100, output_tokens=11))
+    assert ends(run(model))[0] == pytest.approx(5.0 + 0.001 + 2 * (100 * 0.0001 + 11 * 0.02))
+
+
+def test_who_is_on_the_way_joins_the_first_of_the_slower_steps() -> None:
+    model = BackendModel(BackendSpec(speed=Speed(step_s=0.02, prefill_s=0.0001, entry_s=0.05)))
+    model.submit(0.0, Call(call_id="first", prompt_tokens=100, output_tokens=50))
+    model.submit(0.081, Call(call_id="next", prompt_tokens=100, output_tokens=1))
+    model.slow_down(0.085, 2.0)  # steps end at 0.08, and then at 0.115 and 0.155: the next is ready at 0.131
+    admitted = {o.call_id: o.at for o in run(model) if o.kind is Kind.ADMITTED}
+    assert admitted["next"] == pytest.approx(0.155)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.0, -1.0, float("nan")])
+def test_an_engine_only_slows_down(factor: float) -> None:
+    with pytest.raises(ValueError, match="does not slow down"):
+        BackendModel(BackendSpec(speed=SPEED)).slow_down(1.0, factor)
+
+
 def test_every_token_of_a_call_alone_comes_one_step_after_the_last() -> None:
     model = BackendModel(BackendSpec(speed=SPEED))
     model.submit(0.0, Call(call_id=0, prompt_tokens=100, output_tokens=5, report_every=1))

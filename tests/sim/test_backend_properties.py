@@ -62,7 +62,7 @@ def calls(draw: st.DrawFn, spec: BackendSpec, call_id: int) -> Call:
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[BackendSpec, Script]:
-    """Draw an engine, and who comes and goes when."""
+    """Draw an engine, who comes and goes when, and when it becomes slower."""
     spec = draw(specs)
     script: Script = []
     at = 0.0
@@ -71,7 +71,20 @@ def scenes(draw: st.DrawFn) -> tuple[BackendSpec, Script]:
         script.append((at, "submit", draw(calls(spec, call_id))))
         if draw(st.integers(0, 3)) == 0:
             script.append((at + TICK_S * draw(st.floats(0.01, 60)), "abort", call_id))
+    for _ in range(draw(st.integers(0, 2))):
+        script.append((TICK_S * draw(st.floats(0.01, 90)), "slow", draw(st.sampled_from([1.0, 1.37, 2.0]))))
     return spec, sorted(script, key=lambda entry: entry[0])
+
+
+def act(model: BackendModel, at: float, verb: str, what: object) -> None:
+    if verb == "slow":
+        assert isinstance(what, float)
+        model.slow_down(at, what)
+    elif isinstance(what, Call):
+        assert model.submit(at, what) is None
+    else:
+        assert isinstance(what, int)
+        model.abort(at, what)
 
 
 def play(
@@ -91,12 +104,9 @@ def play(
             outputs.extend(model.advance(event))
             model.check()
 
-    for at, _, what in script:
-        until(at)
-        if isinstance(what, Call):
-            assert model.submit(at, what) is None
-        else:
-            model.abort(at, what)  # type: ignore[arg-type]
+    for entry in script:
+        until(entry[0])
+        act(model, *entry)
         model.check()
     until(float("inf"))
     return model, outputs
@@ -131,11 +141,8 @@ def test_one_jump_to_the_end_says_the_same(scene: tuple[BackendSpec, Script]) ->
     spec, script = scene
     _, expected = play(spec, script)
     model = BackendModel(spec)
-    for at, _, what in script:
-        if isinstance(what, Call):
-            model.submit(at, what)
-        else:
-            model.abort(at, what)  # type: ignore[arg-type]
+    for entry in script:
+        act(model, *entry)
     assert model.advance(1e6) == expected
 
 

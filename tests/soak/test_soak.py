@@ -171,7 +171,7 @@ class Soak:
         assert all(not row.running for row in engine.backends.values())
         # tables that stay are bounded
         assert len(engine.stories) == KEPT_STORIES
-        assert len(engine.lengths) <= 10
+        assert len(engine.past.lengths) <= 10
         assert len(engine._deadlines) <= 64
         assert len(driver.addressing._headers) <= min(MAX_REMEMBERED, 2 * BACKENDS)
         assert len(driver.addressing._urls) == BACKENDS

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentsched.testing import BackendSpec, FakeBackend, FakeFleet, Speed, VirtualClock
+from agentsched.testing import BackendSpec, FakeBackend, FakeFleet, Speed, VirtualClock, faults
 
 LINE = re.compile(r'^(vllm:[a-z0-9_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)+)\} (-?[0-9.e+-]+)$')
 SPEC = BackendSpec(speed=Speed(step_s=0.02), max_num_seqs=2, kv_blocks=100)
@@ -90,3 +90,61 @@ def check_histogram(page: dict[tuple[str, str], float], name: str, count: int) -
     buckets = [value for (key, _), value in page.items() if key == f"{name}_bucket"]
     assert buckets == sorted(buckets)
     assert buckets[-1] == page[f"{name}_count", ""] == count
+
+
+async def got(client: httpx.AsyncClient, path: str = "/metrics") -> tuple[int, str]:
+    answer = await client.get(path)
+    return answer.status_code, answer.text
+
+
+def test_an_older_page_has_the_older_name() -> None:
+    fleet = FakeFleet([FakeBackend("only", spec=SPEC, old_names=True)])
+
+    async def main() -> str:
+        async with httpx.AsyncClient(
+            transport=fleet.transport("httpx"), base_url="http://only.test"
+        ) as client:
+            return (await got(client))[1]
+
+    text = VirtualClock().run(main())
+    assert "vllm:gpu_cache_usage_perc{" in text
+    assert "vllm:kv_cache_usage_perc" not in text
+
+
+async def check_faults(fake: FakeBackend, client: httpx.AsyncClient) -> None:
+    loop = asyncio.get_running_loop()
+    fake.fail_page("/metrics", faults.Status(code=401))
+    assert (await got(client))[0] == 401
+    assert (await got(client, "/load"))[0] == 200, "the other pages are as they were"
+    fake.fail_page("/metrics", faults.Frozen(page="stale 1\n"))
+    assert await got(client) == (200, "stale 1\n")
+    fake.fail_page("/metrics", faults.SlowStart(delay_s=1))
+    at = loop.time()
+    assert (await got(client))[0] == 200
+    assert loop.time() - at >= 1 / fake.live.scale
+    fake.fail_page("/metrics", faults.Hang())
+    with pytest.raises(httpx.ReadTimeout):
+        await client.get("/metrics", timeout=0.2)
+    fake.heal()
+    assert "vllm:num_requests_running" in (await got(client))[1]
+    assert fake.polls == {"/metrics": 5, "/load": 1}
+
+
+def test_what_may_be_wrong_with_a_page(fleet: FakeFleet) -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient(
+            transport=fleet.transport("httpx"), base_url="http://only.test"
+        ) as client:
+            await check_faults(fleet["only"], client)
+
+    VirtualClock().run(main())
+
+
+def test_what_may_be_wrong_with_a_page_on_the_wire(fleet: FakeFleet) -> None:
+    async def main() -> None:
+        async with fleet.serve(time_scale=20):
+            root = fleet.base_urls[0].removesuffix("/v1")
+            async with httpx.AsyncClient(base_url=root) as client:
+                await check_faults(fleet["only"], client)
+
+    asyncio.run(main())

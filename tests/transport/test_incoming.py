@@ -182,12 +182,12 @@ def asked(**body: Any) -> Incoming:
     ],
 )
 def test_input_is_estimated_from_its_text(body: dict[str, Any], tokens: int) -> None:
-    assert asked(**body).input_tokens == tokens
+    assert asked(**body).prompt.tokens == tokens
 
 
 def test_without_any_text_the_whole_body_counts() -> None:
     call = incoming({"model": "m", "pages": "x" * 400}, path="/v1/ocr")
-    assert call.input_tokens == len(call.content) // 4
+    assert call.prompt.tokens == len(call.content) // 4
 
 
 @given(
@@ -199,7 +199,7 @@ def test_without_any_text_the_whole_body_counts() -> None:
 def test_an_estimate_exists_whatever_stands_there(value: Any) -> None:
     for name in ("messages", "prompt", "max_tokens", "stream_options", "stream"):
         call = incoming(json.dumps({"model": "m", name: value}).encode())
-        assert call.input_tokens >= 0
+        assert call.prompt.tokens >= 0
         assert call.max_tokens is None or call.max_tokens > 0
         assert isinstance(call.stream, bool)
         assert isinstance(call.wants_usage, bool)
@@ -207,7 +207,7 @@ def test_an_estimate_exists_whatever_stands_there(value: Any) -> None:
 
 def test_embeddings_have_no_output() -> None:
     call = incoming({"model": "m", "input": ["x" * 40, "x" * 4], "stream": True}, path="/v1/embeddings")
-    assert (call.max_tokens, call.input_tokens, call.stream) == (0, 11, False)
+    assert (call.max_tokens, call.prompt.tokens, call.stream) == (0, 11, False)
 
 
 def test_a_response_may_be_of_a_stored_prompt_that_names_its_model() -> None:
@@ -218,4 +218,4 @@ def test_a_response_may_be_of_a_stored_prompt_that_names_its_model() -> None:
 
 def test_a_prompt_may_be_nested_as_deep_as_json_is() -> None:
     messages = b"[" * 400 + b'"xxxx"' + b"]" * 400
-    assert incoming(b'{"model":"m","messages":%b}' % messages).input_tokens == 1
+    assert incoming(b'{"model":"m","messages":%b}' % messages).prompt.tokens == 1

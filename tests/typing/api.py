@@ -21,6 +21,7 @@ from agentsched import (
     CallLimitReached,
     Expired,
     Explanation,
+    Fleet,
     Job,
     Policy,
     Rejected,
@@ -53,6 +54,16 @@ sched = Scheduler([a, b])
 Scheduler((backend for backend in [a, b]), policy=Policy.default(), max_queued=10, journal=Path("run.jsonl"))
 Scheduler([a], clock=lambda: 0.0, max_body_bytes=1_000_000, journal="run.jsonl")
 
+assert_type(sched.fleet, Fleet)
+assert_type(sched.fleet.names, tuple[str, ...])
+assert_type(sched.fleet.add(c), None)
+assert_type(sched.fleet.remove("b"), None)
+assert_type(sched.fleet.replace(c), None)
+
+sched.fleet.add("http://gpu-c:8000/v1")  # type: ignore
+sched.fleet.remove(c)  # type: ignore
+sched.fleet.names = ()  # type: ignore
+
 Scheduler([a], policy="fcfs")  # type: ignore
 Scheduler([a], max_queue=10)  # type: ignore
 Scheduler(a)  # type: ignore
@@ -69,7 +80,7 @@ def shortest_first(job: Job) -> float:
 
 
 def least_busy(job: Job, load: BackendLoad) -> float:
-    return load.running + job.input_tokens * load.prefill_s_per_token
+    return load.running + job.input_tokens * load.prefill_s
 
 
 mine = Policy(rank=shortest_first, cost=least_busy)
@@ -173,12 +184,19 @@ async def questions() -> None:
     for call in snapshot.waiting:
         assert_type(call.why, str)
         assert_type(call.waited_s, float)
+        assert_type(call.home, str | None)
     for backend in snapshot.backends:
         assert_type(backend.max_concurrency, int | None)
+        assert_type(backend.tokens_committed, int)
+        assert_type(backend.token_budget, int | None)
+        assert_type(backend.kv_usage, float | None)
+        assert_type(backend.draining, bool)
     explanation = sched.explain("as-1")
     assert_type(explanation, Explanation)
     assert_type(explanation.backend, str | None)
     assert_type(explanation.queue_s, float)
+    assert_type(explanation.p90_s, float | None)
+    assert_type(explanation.cached_tokens, int | None)
 
 
 async def errors() -> None:

@@ -238,7 +238,8 @@ def test_everything_but_the_address_is_named() -> None:
     ):
         Backend(URL, max_concurency=3)  # type: ignore[call-arg]
     with pytest.raises(
-        UnknownOption, match="the options are api_key, models, max_concurrency, rpm, tpm, limits, name"
+        UnknownOption,
+        match="the options are api_key, models, max_concurrency, rpm, tpm, metrics, limits, name",
     ):
         Backend(URL, weight=3)  # type: ignore[call-arg]
 

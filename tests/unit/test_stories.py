@@ -42,9 +42,9 @@ def test_a_line_is_readable() -> None:
 
 
 def test_a_line_is_short_and_leaves_out_what_is_not_known() -> None:
-    facts = {"expected_finish_s": {"a": 1.23456, "b": 2.0}, "status": None, "tokens": 12_345}
+    facts = {"expected_cost_s": {"a": 1.23456, "b": 2.0}, "status": None, "tokens": 12_345}
     assert (
-        str(Entry(0.0, "started", facts)) == "0.000 started (expected_finish_s={a: 1.23, b: 2}, tokens=12345)"
+        str(Entry(0.0, "started", facts)) == "0.000 started (expected_cost_s={a: 1.23, b: 2}, tokens=12345)"
     )
 
 

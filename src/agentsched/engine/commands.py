@@ -47,10 +47,24 @@ class ListModels:
 
 
 @record
+class LookAt:
+    """Ask the backend for its load; report `Signalled`, whatever comes of it, within 2 s."""
+
+    backend: str
+
+
+@record
+class Forget:
+    """The backend is gone, and nothing runs there: its connections may be closed."""
+
+    backend: str
+
+
+@record
 class WakeAt:
     """Report `Woke` at that time. A later one replaces none: earlier ones may be dropped."""
 
     at: float
 
 
-Command = Start | Abort | Resolve | ListModels | WakeAt
+Command = Start | Abort | Resolve | ListModels | LookAt | Forget | WakeAt

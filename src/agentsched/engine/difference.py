@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
+from math import inf
 from typing import cast
 
-from agentsched.engine.commands import Command, ListModels, Resolve, Start
+from agentsched.engine.commands import Command, Forget, ListModels, LookAt, Resolve, Start
 from agentsched.engine.engine import Engine
 from agentsched.engine.journal import named
 from agentsched.engine.reader import read_journal
@@ -86,14 +87,15 @@ def _request(engine: Engine, request_id: str) -> str:
         return f"{shown(request_id)}: no such call"
     facts = [f"{name} {_plain(fact)}" for name, fact in story[0].facts.items() if fact is not None]
     for entry in story[1:]:
-        prices = entry.facts.get("expected_finish_s")
+        prices = entry.facts.get("expected_cost_s")
         if isinstance(prices, Mapping):
             facts.append(f"priced {_plain(cast('object', prices))}")
     return f"{shown(request_id)}: {story[-1].what}, submitted at {story[0].at!r} s, {', '.join(facts)}"
 
 
 def _backends(engine: Engine, *commands: Command | None) -> list[str]:
-    names = [command.backend for command in commands if isinstance(command, (Start, Resolve, ListModels))]
+    kinds = (Start, Resolve, ListModels, LookAt, Forget)
+    names = [command.backend for command in commands if isinstance(command, kinds)]
     return [_backend(engine, name) for name in dict.fromkeys(names) if name is not None]
 
 
@@ -103,8 +105,13 @@ def _backend(engine: Engine, name: str) -> str:
         return f"{shown(name)}: no such backend"
     return (
         f"{shown(name)}: now {len(row.running)} running of {row.spec.max_concurrency or 'any number'}, "
-        f"{row.prefill_tokens} input tokens unread, {row.started} started so far"
+        f"{row.held_tokens:.0f} tokens committed of {_budget(row.budget.tokens)}, "
+        f"{row.unread_tokens} input tokens unread, {row.started} started so far{', draining' if row.draining else ''}"
     )
+
+
+def _budget(tokens: float) -> str:
+    return f"{tokens:.0f}" if tokens < inf else "any number"
 
 
 def _policies(rerun: Rerun) -> list[str]:

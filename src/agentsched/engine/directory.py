@@ -1,6 +1,6 @@
 """Which backend serves which model, as configured, as listed by the server, as taught by a 404."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import inf
 
 from agentsched.engine.queue import Choice
@@ -23,11 +23,12 @@ MAX_CHOICES = 1_000
 
 
 class _Entry:
-    __slots__ = ("answered", "asked_at", "backend", "configured", "listed", "pending", "refused")
+    __slots__ = ("answered", "asked_at", "backend", "configured", "late", "listed", "pending", "refused")
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, late: bool = False) -> None:
         self.backend = backend.name
         self.configured = backend.models
+        self.late = late
         self.listed: dict[str, None] | None = None
         self.asked_at: float | None = None
         self.answered = False
@@ -52,14 +53,37 @@ class _Entry:
 
 
 class Directory:
-    """What is known of all backends' models."""
+    """What is known of the models of all backends that take calls. Its length is their number."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._entries = {backend.name: _Entry(backend) for backend in backends}
-        self._to_list = [entry for entry in self._entries.values() if entry.configured is None]
+        self._to_list = self._unconfigured()
         self._choices: dict[str | None, Choice] = {}
         self._refused_until = -inf
         self.settles_at = -inf
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def join(self, backend: Backend) -> None:
+        """Take one in that joins a running fleet; calls that others serve do not wait for what it says."""
+        self._entries[backend.name] = _Entry(backend, late=True)
+        self._changed()
+
+    def leave(self, backend: str) -> None:
+        """Forget one that takes no more calls; whatever is heard of it later says nothing."""
+        if self._entries.pop(backend, None) is not None:
+            self._changed()
+
+    def _changed(self) -> None:
+        self._to_list = self._unconfigured()
+        self._choices.clear()
+
+    def _unconfigured(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.configured is None]
 
     @property
     def asks(self) -> bool:
@@ -85,8 +109,12 @@ class Directory:
         return sorted({name for entry in self._entries.values() for name in entry.names() or ()})
 
     def names(self, backend: str) -> Collection[str] | None:
-        """Return what a backend serves, as the app calls it; None if any name may be tried there."""
-        return self._entries[backend].names()
+        """Return what a backend serves, as the app calls it; None if any name may be tried there.
+
+        One that takes no more calls serves nothing.
+        """
+        entry = self._entries.get(backend)
+        return () if entry is None else entry.names()
 
     def choice(self, model: str | None, tried: Sequence[str], now: float) -> Choice:
         """Return the backends that serve the model and are not in `tried`."""
@@ -121,20 +149,23 @@ class Directory:
             )
         ]
         for entry in due:
-            if entry.asked_at is None:
+            if entry.asked_at is None and not entry.late:
                 self.settles_at = now + SETTLE_S
             entry.asked_at, entry.pending = now, True
         return [entry.backend for entry in due]
 
     def unasked(self, backend: str) -> None:
         """Take back a question that was cut short."""
-        entry = self._entries[backend]
-        entry.pending = False
-        entry.asked_at = None
+        entry = self._entries.get(backend)
+        if entry is not None:
+            entry.pending = False
+            entry.asked_at = None
 
     def listed(self, backend: str, models: tuple[str, ...] | None, now: float) -> None:
         """Take a backend's answer; None if it gave none, which leaves an earlier list as it is."""
-        entry = self._entries[backend]
+        entry = self._entries.get(backend)
+        if entry is None:
+            return
         entry.asked_at = now
         if models is not None:
             entry.listed = dict.fromkeys(models)
@@ -144,7 +175,10 @@ class Directory:
 
     def refuse(self, backend: str, model: str, now: float) -> None:
         """Take a 404 for a model."""
-        refused = self._entries[backend].refused
+        entry = self._entries.get(backend)
+        if entry is None:
+            return
+        refused = entry.refused
         refused.pop(model, None)
         refused[model] = self._refused_until = now + REFUSED_S
         if len(refused) > MAX_REFUSALS:

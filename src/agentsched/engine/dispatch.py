@@ -1,18 +1,18 @@
-"""How calls are ranked, which waiting one is next, and what each backend that has room would cost it."""
+"""How calls are ranked, and which waiting one is next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
 
+from agentsched.engine.backends import BackendRow
+from agentsched.engine.placement import Offer, Placement
 from agentsched.engine.queue import Queue
-from agentsched.engine.rows import BackendRow, RequestRow
+from agentsched.engine.rows import RequestRow
 from agentsched.errors import UsageError
 from agentsched.model import Job
 from agentsched.policy import Policy
-from agentsched.predict.speed import PRIOR_DECODE_S, PRIOR_PREFILL_S
 
-Next = tuple[RequestRow | None, Sequence[BackendRow], float]
-"""The outcome of one look at the queue: the best-ranked call that fits somewhere, None if none does; where it fits;
-the earliest time at which a rate limit lets a call start that has a slot waiting for it."""
+RECONSIDERED_S = 0.25
+"""How long a call waits that could start, before it is looked at again if nothing happens."""
 
 
 def rank_of(policy: Policy, job: Job) -> float:
@@ -30,77 +30,91 @@ def rank_of(policy: Policy, job: Job) -> float:
     return rank
 
 
-def look(
-    queue: Queue, requests: Mapping[str, RequestRow], backends: Mapping[str, BackendRow], now: float
-) -> Next:
-    """Find the best-ranked call that some backend has room for; within a lane none overtakes its head."""
-    found: RequestRow | None = None
-    found_fitting: Sequence[BackendRow] = ()
-    blocked_until = inf
-    for choice, lane in queue.lanes.items():
-        with_slot = [backend for name in choice if (backend := backends[name]).has_slot]
-        if not with_slot:
-            continue
-        key, request_id = lane.head()
-        if found is not None and found.key < key:
-            continue
-        row = requests[request_id]
-        fitting, fits_at = fitting_of(row, with_slot, now)
-        blocked_until = min(blocked_until, fits_at)
-        if fitting:
-            found, found_fitting = row, fitting
-    return found, found_fitting, blocked_until
+def overtakes(policy: Policy) -> bool:
+    """Whether calls may go before better-ranked ones of their lane that wait for something else."""
+    return policy.release_control or policy.patience > 0
 
 
-def fitting_of(
-    row: RequestRow, with_slot: Sequence[BackendRow], now: float
-) -> tuple[Sequence[BackendRow], float]:
-    """Return those of the backends whose rate limits let a call start, and when the next of the others does."""
-    fitting: list[BackendRow] = []
-    blocked_until = inf
-    for backend in with_slot:
-        if backend.rpm is None and backend.tpm is None:
-            fitting.append(backend)
-            continue
-        at = backend.fits_at(now, row.tokens_wanted)
-        if at <= now:
-            fitting.append(backend)
-        else:
-            blocked_until = min(blocked_until, at)
-    return fitting, blocked_until
+def kept_from(
+    row: RequestRow, queue: Queue, requests: Mapping[str, RequestRow], policy: Policy
+) -> Collection[str]:
+    """Return the backends that a waiting call cannot have now, since better-ranked ones of its lane come first there.
 
-
-def place(
-    policy: Policy, job: Job, fitting: Sequence[BackendRow], backends: Mapping[str, BackendRow]
-) -> tuple[BackendRow, dict[str, float]]:
-    """Return the cheapest backend, and the policy's cost of each in seconds.
-
-    What was never measured counts as the others' mean. A cost that raises or is not a number makes its backend
-    the last choice. Of equals the one that got fewer calls so far is taken.
+    All of them, where it is not its turn to be looked at.
     """
-    prefill_s, decode_s = PRIOR_PREFILL_S, PRIOR_DECODE_S
-    for backend in fitting:
-        if backend.speed.prefill_s is None or backend.speed.decode_s is None:
-            speeds = [row.speed for row in backends.values()]
-            prefill_s = _mean([speed.prefill_s for speed in speeds], PRIOR_PREFILL_S)
-            decode_s = _mean([speed.decode_s for speed in speeds], PRIOR_DECODE_S)
+    kept: dict[str, None] = {}
+    for key, request_id in queue.lanes[row.choice].front:
+        if key == row.key:
+            return kept
+        home = requests[request_id].home
+        if home is not None:
+            kept[home.name] = None
+        if not overtakes(policy) or len(kept) == len(row.choice):
             break
-    prices: dict[str, float] = {}
-    best, least = fitting[0], (inf, inf, 0)
-    for backend in fitting:
-        try:
-            cost = float(policy.cost(job, backend.load(prefill_s, decode_s)))
-        except Exception:  # a user's cost function; half a decision would lose other calls' answers
-            cost = inf
-        if isnan(cost):
-            cost = inf
-        prices[backend.name] = cost
-        key = (cost, backend.started, backend.index)
-        if key < least:
-            best, least = backend, key
-    return best, prices
+    return row.choice
 
 
-def _mean(values: Sequence[float | None], otherwise: float) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else otherwise
+class Dispatch:
+    """Finds the waiting call that is next.
+
+    Attributes:
+        blocked_until: as of the last look: when a rate limit lets a call start that has a slot waiting for it, or a
+            call that waits for its home is to be looked at again; infinite if no point in time changes anything.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        queue: Queue,
+        requests: Mapping[str, RequestRow],
+        backends: Mapping[str, BackendRow],
+        placement: Placement,
+    ) -> None:
+        self._queue = queue
+        self._requests = requests
+        self._backends = backends
+        self._placement = placement
+        self._controlled = policy.release_control
+        self._overtakes = overtakes(policy)
+        self.blocked_until = inf
+
+    def is_open(self, backend: BackendRow) -> bool:
+        """Whether a backend may be given more."""
+        return backend.has_slot and not (
+            self._controlled and backend.held_tokens >= backend.budget.tokens and backend.running
+        )
+
+    def next(self, now: float) -> tuple[RequestRow, Offer, Sequence[Offer]] | None:
+        """Return the best-ranked call that can start, where, and what was offered; None if none can.
+
+        A call that waits has a home, which is not for those of its lane behind it; elsewhere they may go before it.
+        """
+        self.blocked_until = inf
+        found: tuple[RequestRow, Offer, Sequence[Offer]] | None = None
+        for choice, lane in self._queue.lanes.items():
+            if not any(self.is_open(self._backends[name]) for name in choice):
+                continue
+            claimed: set[str] = set()
+            for key, request_id in lane.front:
+                if found is not None and found[0].key < key:
+                    break
+                row = self._requests[request_id]
+                offers = self._placement.offers(row, now)
+                offer = self._placement.choose(row, offers, now, claimed)
+                if offer is not None:
+                    found = row, offer, offers
+                    break
+                self._placement.settle(row, offers, now)
+                self._note_times(offers, now)
+                assert row.home is not None
+                claimed.add(row.home.name)
+                if not self._overtakes or len(claimed) == len(choice):
+                    break
+        return found
+
+    def _note_times(self, offers: Sequence[Offer], now: float) -> None:
+        fits_at = [offer.fits_at for offer in offers]
+        if min(fits_at) <= now:  # it waits by choice, or because the place is claimed
+            self.blocked_until = min(self.blocked_until, now + RECONSIDERED_S)
+        else:
+            self.blocked_until = min(self.blocked_until, *fits_at)

@@ -6,15 +6,16 @@ What belongs here: the rules by which requests wait, start, fail over and end. W
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from types import MappingProxyType
 from typing import Any
 
+from agentsched.engine.backends import BackendRow
 from agentsched.engine.check import check
-from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookAt, Resolve, Start, WakeAt
 from agentsched.engine.deadlines import Deadlines
-from agentsched.engine.directory import Directory
-from agentsched.engine.dispatch import fitting_of, look, place, rank_of
+from agentsched.engine.dispatch import rank_of
 from agentsched.engine.events import (
+    BackendJoined,
+    BackendLeft,
     Cancelled,
     Closed,
     Event,
@@ -24,25 +25,24 @@ from agentsched.engine.events import (
     Progressed,
     QueryClosed,
     QueryOpened,
+    Signalled,
     Submitted,
     Woke,
 )
+from agentsched.engine.fleet import Fleet, removal
+from agentsched.engine.placement import Offer
 from agentsched.engine.queries import Queries
-from agentsched.engine.queue import Queue
-from agentsched.engine.rows import AttemptRow, BackendRow, RequestRow, fleet_rows
-from agentsched.engine.story import Entry, Stories, facts_of, facts_of_end
+from agentsched.engine.queue import Choice
+from agentsched.engine.rows import AttemptRow, RequestRow
+from agentsched.engine.story import Entry, Stories, facts_of, facts_of_end, facts_of_start
+from agentsched.engine.waiting import Waiting
 from agentsched.errors import InvariantBroken
-from agentsched.model import Backend, FailureKind, Job, Outcome, Reason, Request, Usage
+from agentsched.model import Backend, FailureKind, Outcome, Reason, Usage
 from agentsched.policy import Policy
-from agentsched.predict import MeanLengths
+from agentsched.predict import Past
 
 MAX_QUEUED = 100_000
 KEPT_STORIES = 1_000
-
-_UNPRICED: Mapping[str, float] = MappingProxyType({})
-
-MAX_ORPHANED = 3
-"""How often a call whose task is cancelled under it goes back to the same backend."""
 
 
 class Engine:
@@ -72,22 +72,19 @@ class Engine:
         self.max_queued = max_queued
         self.now = 0.0
         self.closed = False
-        self.backends = fleet_rows(backends)
+        self.fleet = Fleet(backends)
+        self.backends, self.directory = self.fleet.rows, self.fleet.directory
         self.requests: dict[str, RequestRow] = {}
         self.attempts: dict[int, AttemptRow] = {}
         self.queries = Queries()
-        self.queue = Queue()
-        self.directory = Directory(backends)
-        self.lengths = MeanLengths()
+        self.past = Past()
         self.stories = Stories(kept_stories)
         self.journal = journal
+        self._waiting = Waiting(policy, self.requests, self.backends, told=self.stories.told)
+        self.queue = self._waiting.queue
         self._deadlines = Deadlines()
-        self.wake_at = inf
-        self._blocked_until = inf
-        self._settles_at = inf
-        self._dispatchable = False
-        self._arrivals = 0
-        self._attempt_id = 0
+        self.wake_at = self._settles_at = inf
+        self._arrivals = self._attempt_id = 0
         self.commands: list[Command] = []
         self._on: Mapping[type[Any], Callable[[Any], None]] = {
             Submitted: self._submitted,
@@ -95,9 +92,12 @@ class Engine:
             Finished: self._finished,
             Failed: self._failed,
             Cancelled: self._cancelled,
-            QueryOpened: self._query_opened,
-            QueryClosed: self._query_closed,
+            QueryOpened: lambda event: self.queries.open(event.query),
+            QueryClosed: lambda event: self.queries.close(event.query_id),
+            BackendJoined: self._backend_joined,
+            BackendLeft: self._backend_left,
             ModelsListed: self._models_listed,
+            Signalled: self._signalled,
             Woke: self._woke,
             Closed: self._close,
         }
@@ -114,14 +114,15 @@ class Engine:
         self._on[type(event)](event)
         if self.now >= self._deadlines.first or self.now >= self._settles_at:
             self._expire()
+        waiting = self._waiting
         if not self.queue.lanes:
-            self._blocked_until = inf
-        elif self._dispatchable or self.now >= self._blocked_until:
-            self._dispatch()
+            waiting.blocked_until = inf
+        elif waiting.changed or self.now >= waiting.blocked_until:
+            self._start_waiting()
         if self.queue.lanes and len(self.queue) > self.max_queued and isinstance(event, Submitted):
             self._bound_queue(event.request.id)
         wake_at = self.wake_at
-        if self._deadlines.first < wake_at or self._blocked_until < wake_at or self._settles_at < wake_at:
+        if self._deadlines.first < wake_at or waiting.blocked_until < wake_at or self._settles_at < wake_at:
             self._arm()
         return self.commands
 
@@ -139,7 +140,7 @@ class Engine:
         request = event.request
         if request.id in self.requests:
             raise InvariantBroken(f"request {request.id} was submitted twice", request_id=request.id)
-        job = self._job(request)
+        job = self.past.job(request, self.now)
         self._arrivals += 1
         rank = rank_of(self.policy, job)
         row = RequestRow(request, job, (-request.priority, rank, self._arrivals))
@@ -162,11 +163,14 @@ class Engine:
         attempt = self.attempts.get(event.attempt_id)
         if attempt is None:
             return
-        attempt.tokens = max(attempt.tokens, event.output_tokens)
+        attempt.backend.progressed(attempt, event.output_tokens)
         if event.output_tokens == 0:
             self._note(attempt.request_id, "connected", connect_s=event.connect_s)
         elif attempt.first_at is None:
-            attempt.backend.first_token(self.now, attempt, event.output_tokens, event.connect_s)
+            backend = attempt.backend
+            backend.first_token(self.now, attempt, event.output_tokens, event.connect_s)
+            if backend.heard.look_due(self.now, len(backend.running)):
+                self.commands.append(LookAt(backend.name))
             self._note(attempt.request_id, "first token", connect_s=event.connect_s)
 
     def _finished(self, event: Finished) -> None:
@@ -175,9 +179,7 @@ class Engine:
             return
         row, usage = self.requests[attempt.request_id], event.usage
         written = attempt.backend.finished(self.now, attempt, usage, learn=event.learn)
-        if written > 0:
-            cap = row.request.max_tokens  # a backend's count may be wrong; a caller's cap is not
-            self.lengths.observe(_history(row.request), written if cap is None else min(written, cap))
+        self.past.learn(row.request, usage.input_tokens, written)
         self._release(row, attempt)
         self._end(row, Outcome.COMPLETED, usage=usage)
 
@@ -187,26 +189,17 @@ class Engine:
             return
         failure, backend = event.failure, attempt.backend
         row = self.requests[attempt.request_id]
-        self._note(
-            attempt.request_id,
-            "attempt failed",
-            backend=backend.name,
-            why=str(failure.kind),
-            status=failure.status,
-        )
+        facts = {"backend": backend.name, "why": str(failure.kind), "status": failure.status}
+        self._note(attempt.request_id, "attempt failed", **facts)
         if not failure.sent:
             backend.refund(attempt)
         self._release(row, attempt)
-        row.last_failure = failure
+        row.failed(failure, backend.name if backend.name in self.backends else None)
         if failure.kind is FailureKind.UNKNOWN_MODEL and row.request.model is not None:
             self.directory.refuse(backend.name, row.request.model, self.now)
-        if failure.kind is FailureKind.OWNER_GONE and row.orphaned < MAX_ORPHANED:
-            row.orphaned += 1
-        else:
-            row.tried = (*row.tried, backend.name)
-            if failure.of_the_backend:
-                backend.failed += 1
-                backend.last_failure = failure
+        if failure.of_the_backend:
+            backend.failed += 1
+            backend.last_failure = failure
         if failure.elsewhere:
             self._enqueue(row)
         else:
@@ -225,23 +218,65 @@ class Engine:
             self.directory.unasked(event.backend)
         self._requeue()
 
+    def _signalled(self, event: Signalled) -> None:
+        backend = self.backends.get(event.backend)
+        if backend is not None and backend.hear(self.now, event.signals):
+            self._waiting.changed = True
+
+    def _backend_joined(self, event: BackendJoined) -> None:
+        self._join(event.backend)
+        self._choose_anew()
+
+    def _backend_left(self, event: BackendLeft) -> None:
+        backend = self.fleet.leave(event.backend, event.successor, drain=event.drain)
+        moved: list[RequestRow] = []
+        for attempt in () if event.drain else tuple(backend.running.values()):
+            row = self.requests[attempt.request_id]
+            row.last_failure = removal(seen=attempt.id in event.seen)
+            self._note(row.request.id, "attempt failed", backend=backend.name, why=str(FailureKind.REMOVED))
+            self._stop(row)
+            if row.last_failure.elsewhere:
+                moved.append(row)
+            else:
+                self._end(row, Outcome.FAILED)
+        for attempt in backend.running.values():
+            self._note(attempt.request_id, "backend drains", backend=backend.name)
+        if not backend.running and self.backends.get(backend.name) is backend:
+            self._forget(backend)
+        if event.successor is not None:
+            self._join(event.successor)
+        self._choose_anew(moved)
+
+    def _join(self, backend: Backend) -> None:
+        self.fleet.join(backend)
+        if self.queue.lanes:  # else it is asked at first use
+            self._ask(missing=False)
+
+    def _ask(self, *, missing: bool) -> None:
+        self.commands += map(ListModels, self.directory.to_ask(self.now, missing=missing))
+
+    def _forget(self, backend: BackendRow) -> None:
+        self.fleet.forget(backend, self.requests.values())
+        self.commands.append(Forget(backend.name))
+
     def _requeue(self) -> None:
-        """Give those that wait their choice of backends anew."""
+        """Give those that wait their choice anew, unless the first answers of the fleet are still to come."""
         if self.directory.settling(self.now):
             self._settles_at = self.directory.settles_at
-            return
-        self._settles_at = inf
-        for key, row in sorted((key, self.requests[request_id]) for key, request_id in self.queue):
-            if not row.choice or self.directory.choice(row.request.model, row.tried, self.now) != row.choice:
-                self.queue.remove(row.choice, key)
-                self._dispatchable = True  # for whoever was behind it
-                self._enqueue(row, note=False)
+        else:
+            self._settles_at = inf
+            self._choose_anew()
 
-    def _query_opened(self, event: QueryOpened) -> None:
-        self.queries.open(event.query)
+    def _choose_anew(self, moved: Sequence[RequestRow] = ()) -> None:
+        """Give those that wait, and those that were `moved` off their backend, their choice of backends.
 
-    def _query_closed(self, event: QueryClosed) -> None:
-        self.queries.close(event.query_id)
+        The policy is asked last: it may be interrupted.
+        """
+        rows = sorted((*moved, *self._waiting.take_out(self._choice)), key=lambda row: row.key)
+        self._waiting.put([row for row in rows if self._choose(row)], self.now)
+        for row in moved:
+            if row.request.id in self.requests:
+                self._note(row.request.id, "queued", ahead=len(self.queue) - 1)
 
     def _woke(self, _: Woke) -> None:
         self.wake_at = inf
@@ -254,85 +289,61 @@ class Engine:
 
     # -- transitions ----------------------------------------------------------------------------------
 
-    def _enqueue(self, row: RequestRow, *, note: bool = True) -> None:
+    def _enqueue(self, row: RequestRow) -> None:
         """Put a request into the lane of the backends it may go to, or end it if there is none."""
-        model = row.request.model
-        choice = self.directory.choice(model, row.tried, self.now)
+        if self._choose(row):
+            if self.stories.told:
+                self._note(row.request.id, "queued", ahead=len(self.queue))
+            found = self._waiting.admit(row, self.now, in_turn=self.now < self._deadlines.first)
+            if found is not None:
+                self._start(*found)
+
+    def _choice(self, row: RequestRow) -> Choice:
+        return self.directory.choice(row.request.model, row.tried, self.now)
+
+    def _choose(self, row: RequestRow) -> bool:
+        """Choose the backends that a request may go to; if there is no hope of any, end it and return False."""
+        choice = self._choice(row)
         if self.directory.asks:
-            asked = self.directory.to_ask(self.now, missing=not choice and not row.tried)
-            self.commands += map(ListModels, asked)
-            if model is not None and self.directory.settling(self.now):
+            self._ask(missing=not choice and not row.tried)
+            if row.request.model is not None and self.directory.settling(self.now):
                 choice, self._settles_at = (), self.directory.settles_at
         if choice or self.directory.pending:
             row.choice = choice
-            if note and self.stories.told:
-                self._note(row.request.id, "queued", ahead=len(self.queue))
-            self._admit(row)
-        elif row.last_failure is not None:
+            return True
+        if row.last_failure is not None:
             self._end(row, Outcome.FAILED)
         else:
-            self._end(row, Outcome.REJECTED, Reason.UNKNOWN_MODEL)
+            self._end(
+                row, Outcome.REJECTED, Reason.UNKNOWN_MODEL if len(self.directory) else Reason.NO_BACKEND
+            )
+        return False
 
-    def _admit(self, row: RequestRow) -> None:
-        """Start a request that nobody is ahead of if it fits somewhere, else let it wait."""
-        backends = self.backends
-        with_slot = [backend for name in row.choice if (backend := backends[name]).has_slot]
-        if with_slot:
-            self._dispatchable = True
-            if not self.queue.lanes and self.now < self._deadlines.first:
-                fitting, _ = fitting_of(row, with_slot, self.now)
-                if fitting:
-                    self._start_or_wait(row, fitting)
-                    return
-        self.queue.push(row.choice, row.key, row.request.id)
-
-    def _start_or_wait(self, row: RequestRow, fitting: Sequence[BackendRow]) -> None:
-        """Start a request that is not in the queue; if a policy is interrupted, it waits."""
-        try:
-            backend, prices = self._place(row, fitting)
-        except BaseException:
-            self.queue.push(row.choice, row.key, row.request.id)
-            raise
-        self._start(row, backend, prices)
-
-    def _dispatch(self) -> None:
+    def _start_waiting(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
-        self._blocked_until = inf
-        while self.queue.lanes:
-            row, fitting, blocked_until = look(self.queue, self.requests, self.backends, self.now)
-            if row is None:
-                self._blocked_until = blocked_until
-                break
-            backend, prices = self._place(row, fitting)
-            self.queue.remove(row.choice, row.key)
-            self._start(row, backend, prices)
-        self._dispatchable = False  # only now: a policy may be interrupted
+        while (found := self._waiting.next(self.now)) is not None:
+            self._start(*found)
 
-    def _place(
-        self, row: RequestRow, fitting: Sequence[BackendRow]
-    ) -> tuple[BackendRow, Mapping[str, float]]:
-        """Return the best of the backends that a request fits, and what each would cost."""
-        if len(fitting) == 1 and not self.stories.told:
-            return fitting[0], _UNPRICED
-        return place(self.policy, row.job, fitting, self.backends)
-
-    def _start(self, row: RequestRow, backend: BackendRow, prices: Mapping[str, float]) -> None:
+    def _start(self, row: RequestRow, offer: Offer, offers: Sequence[Offer]) -> None:
         self._attempt_id += 1
-        attempt = backend.admit(self.now, self._attempt_id, row)
+        backend = offer.backend
+        attempt = backend.admit(self.now, self._attempt_id, row, offer.cached_tokens, offer.tokens)
         self.attempts[attempt.id] = attempt
         row.attempt = attempt
         row.attempts += 1
         row.last_backend = backend.name
         if self.stories.told:
-            self._note(row.request.id, "started", backend=backend.name, expected_finish_s=prices)
+            self._note(row.request.id, "started", **facts_of_start(attempt, offers))
         self.commands.append(Start(attempt.id, row.request.id, backend.name))
 
     def _release(self, row: RequestRow, attempt: AttemptRow) -> None:
         """Free the attempt's room."""
         attempt.backend.release(self.now, attempt)
-        self._dispatchable = True
+        self._waiting.changed = True
         del self.attempts[attempt.id]
         row.attempt = None
+        if attempt.backend.draining and not attempt.backend.running:
+            self._forget(attempt.backend)
 
     def _stop(self, row: RequestRow) -> None:
         """Take a request off its backend or out of the queue."""
@@ -340,8 +351,7 @@ class Engine:
             self.commands.append(Abort(row.attempt.id))
             self._release(row, row.attempt)
         else:
-            self.queue.remove(row.choice, row.key)
-            self._dispatchable = True
+            self._waiting.remove(row)
 
     def _end(
         self, row: RequestRow, outcome: Outcome, reason: Reason | None = None, usage: Usage | None = None
@@ -380,18 +390,11 @@ class Engine:
 
     def _arm(self) -> None:
         """Ask to be woken at the next deadline, when a rate limit allows a start, when the fleet is known."""
-        wanted = min(self._deadlines.next(self.requests), self._blocked_until, self._settles_at)
+        wanted = min(self._deadlines.next(self.requests), self._waiting.blocked_until, self._settles_at)
         if wanted < self.wake_at:
             self.wake_at = wanted
             self.commands.append(WakeAt(wanted))
 
-    def _job(self, request: Request) -> Job:
-        return Job(request, self.now, self.lengths.expected(_history(request), request.max_tokens))
-
     def _note(self, request_id: str, what: str, **facts: object) -> None:
         if self.stories.told:
             self.stories.note(request_id, self.now, what, facts)
-
-
-def _history(request: Request) -> tuple[str | None, str | None, str | None]:
-    return (request.model, request.workflow, request.step)

@@ -3,7 +3,7 @@
 Adding a kind is an architectural decision: it crosses every floor.
 """
 
-from agentsched.model import Failure, Query, Reason, Request, Usage
+from agentsched.model import Backend, Failure, Query, Reason, Request, Signals, Usage
 from agentsched.model.value import value
 
 
@@ -78,6 +78,45 @@ class ModelsListed:
 
 
 @value
+class Signalled:
+    """A backend was asked for its load.
+
+    Attributes:
+        signals: None if it did not say.
+    """
+
+    at: float
+    backend: str
+    signals: Signals | None = None
+
+
+@value
+class BackendJoined:
+    """A backend belongs to the fleet from now on; no other has its name or address."""
+
+    at: float
+    backend: Backend
+
+
+@value
+class BackendLeft:
+    """A backend of the fleet takes no more calls.
+
+    Attributes:
+        drain: whether what runs there ends by itself. If not, it is stopped and waits for other backends.
+        seen: attempts there of which the caller has seen a part, so that no other backend can begin anew: they fail
+            unless the backend drains.
+        successor: joins in the same moment; it may have the name and the address of one that does not drain.
+    """
+
+    at: float
+    backend: str
+    drain: bool
+    seen: tuple[int, ...] = ()
+    successor: Backend | None = None
+
+
+@value
 class QueryOpened:
     """A run of a workflow begins."""
 
@@ -114,6 +153,9 @@ Event = (
     | Finished
     | Failed
     | ModelsListed
+    | Signalled
+    | BackendJoined
+    | BackendLeft
     | QueryOpened
     | QueryClosed
     | Woke

@@ -14,11 +14,11 @@ from typing import Any, get_args
 from agentsched.engine.commands import Command
 from agentsched.engine.engine import MAX_QUEUED
 from agentsched.engine.events import Event
-from agentsched.model import Backend, Failure, Query, Request, Usage
+from agentsched.model import Backend, Failure, Query, Request, Signals, Usage
 from agentsched.policy import Policy
 
-VERSION = 2
-_KINDS = (*get_args(Event), *get_args(Command), Request, Usage, Failure, Query)
+VERSION = 3
+_KINDS = (*get_args(Event), *get_args(Command), Request, Usage, Failure, Query, Signals)
 _WRITTEN: Mapping[type[Any], tuple[tuple[str, Any], ...]] = MappingProxyType(
     {kind: tuple((field.name, field.default) for field in fields(kind) if field.compare) for kind in _KINDS}
 )
@@ -62,7 +62,7 @@ class Journal:
 
 
 def named(policy: Policy) -> dict[str, str]:
-    """Return what each part of a policy is called, by field: the qualified names of functions and classes."""
+    """Return what each part of a policy is called, by field: qualified names of functions and classes, plain values."""
     return {field.name: _called(getattr(policy, field.name)) for field in fields(policy)}
 
 
@@ -84,19 +84,25 @@ def _plain(value: Any) -> dict[str, Any]:
         item = getattr(value, name)
         if item != default:
             plain[name] = _plain(item) if type(item) in _WRITTEN else item
+            if isinstance(item, Backend):
+                plain[name] = _backend(item)
     return plain
 
 
 def _called(part: object) -> str:
+    if isinstance(part, (int, float)):
+        return repr(part)
     name = part if hasattr(part, "__qualname__") else type(part)
     return f"{name.__module__}.{name.__qualname__}"  # type: ignore[attr-defined]
 
 
 def _backend(spec: Backend) -> dict[str, Any]:
+    """Return what is recorded of a backend: all that the engine decides by, which is neither address nor key."""
     return {
         "name": spec.name,
         "models": None if spec.models is None else list(spec.models),
         "max_concurrency": spec.max_concurrency,
         "rpm": spec.rpm,
         "tpm": spec.tpm,
+        "metrics": spec.metrics,
     }

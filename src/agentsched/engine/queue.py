@@ -5,7 +5,8 @@ lane, so that a full backend costs one look per lane and not one per call. Entri
 """
 
 import heapq
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 
 Choice = tuple[str, ...]
 """Names of the backends a call may go to, in the order of configuration."""
@@ -14,22 +15,41 @@ Key = tuple[int, float, int]
 """(-priority, rank, arrival number): unique, lowest first."""
 
 
-class Lane:
-    """Calls with one choice of backends."""
+FRONT = 8
+"""Calls at the front of a lane that are kept in order, so that they can be looked at."""
 
-    __slots__ = ("_dead", "_heap")
+
+class Lane:
+    """Calls with one choice of backends: the first few in order, the others in a heap behind them."""
+
+    __slots__ = ("_dead", "_front", "_heap")
 
     def __init__(self) -> None:
+        self._front: list[tuple[Key, str]] = []
         self._heap: list[tuple[Key, str]] = []
         self._dead: set[Key] = set()
 
     def __len__(self) -> int:
-        return len(self._heap) - len(self._dead)
+        return len(self._front) + len(self._heap) - len(self._dead)
 
     def __iter__(self) -> Iterator[tuple[Key, str]]:
-        return (entry for entry in self._heap if entry[0] not in self._dead)
+        yield from self._front
+        for entry in self._heap:
+            if entry[0] not in self._dead:
+                yield entry
 
     def push(self, key: Key, request_id: str) -> None:
+        front = self._front
+        if len(front) < FRONT and not self._heap:
+            insort(front, (key, request_id))
+        elif key < front[-1][0]:
+            insort(front, (key, request_id))
+            if len(front) > FRONT:
+                self._push_behind(*front.pop())
+        else:
+            self._push_behind(key, request_id)
+
+    def _push_behind(self, key: Key, request_id: str) -> None:
         if key in self._dead:  # it comes back before its entry has left
             self._dead.remove(key)
         else:
@@ -37,21 +57,25 @@ class Lane:
 
     def remove(self, key: Key) -> bool:
         """Take an entry out; return whether others are left."""
-        if self._heap[0][0] == key:
-            heapq.heappop(self._heap)
-        else:
-            self._dead.add(key)
-        if len(self._dead) * 2 > len(self._heap):
-            self._heap = list(self)
-            self._dead.clear()
-            heapq.heapify(self._heap)
-        return len(self._heap) > len(self._dead)
+        front, heap, dead = self._front, self._heap, self._dead
+        if key > front[-1][0]:
+            dead.add(key)
+            if len(dead) * 2 > len(heap):
+                self._heap = [entry for entry in heap if entry[0] not in dead]
+                heapq.heapify(self._heap)
+                dead.clear()
+            return True
+        del front[bisect_left(front, (key, ""))]
+        while heap and heap[0][0] in dead:
+            dead.remove(heapq.heappop(heap)[0])
+        if heap and len(front) < FRONT:
+            front.append(heapq.heappop(heap))
+        return bool(front)
 
-    def head(self) -> tuple[Key, str]:
-        """Return the best-ranked entry. The lane must not be empty."""
-        while self._heap[0][0] in self._dead:
-            self._dead.remove(heapq.heappop(self._heap)[0])
-        return self._heap[0]
+    @property
+    def front(self) -> Sequence[tuple[Key, str]]:
+        """The best-ranked entries, in order: up to `FRONT` of them, and all if there are fewer."""
+        return self._front
 
 
 class Queue:

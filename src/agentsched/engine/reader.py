@@ -7,16 +7,16 @@ from math import inf, isnan
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
+from agentsched.engine.backends import fleet_rows
 from agentsched.engine.commands import Command
 from agentsched.engine.events import Event
 from agentsched.engine.journal import VERSION
 from agentsched.engine.jsonline import is_cut_off, read_line
-from agentsched.engine.rows import fleet_rows
 from agentsched.errors import UsageError
-from agentsched.model import Backend, Failure, Query, Request, Usage
+from agentsched.model import Backend, Failure, Query, Request, Signals, Usage
 from agentsched.model.value import value
 
-READABLE = (1, VERSION)
+READABLE = (1, 2, VERSION)
 """Journals of version 1 hold neither commands nor the policy."""
 
 MAX_WHOLE = 2**53
@@ -26,7 +26,7 @@ BACKWARDS_S = 1.0
 
 _EVENTS: Mapping[str, type[Any]] = MappingProxyType({kind.__name__: kind for kind in get_args(Event)})
 _COMMANDS: Mapping[str, type[Any]] = MappingProxyType({kind.__name__: kind for kind in get_args(Command)})
-_KINDS = (*_EVENTS.values(), *_COMMANDS.values(), Request, Usage, Failure, Query)
+_KINDS = (*_EVENTS.values(), *_COMMANDS.values(), Request, Usage, Failure, Query, Signals)
 _FIELDS: Mapping[type[Any], Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         kind: {
@@ -53,8 +53,11 @@ _WORDS: Mapping[Any, str] = MappingProxyType(
         list: "a list",
         dict: "an object",
         tuple[str, ...]: "a list of names",
+        tuple[int, ...]: "a list of whole numbers",
     }
 )
+_LISTS: Mapping[Any, type[Any]] = MappingProxyType({tuple[str, ...]: str, tuple[int, ...]: int})
+"""Kinds of lists, and what is in them."""
 _OF_A_BACKEND: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "name": (str,),
@@ -62,6 +65,7 @@ _OF_A_BACKEND: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "max_concurrency": (int, NoneType),
         "rpm": (int, NoneType),
         "tpm": (int, NoneType),
+        "metrics": (bool,),
     }
 )
 
@@ -147,7 +151,7 @@ def _read_head(number: int, line: str) -> Head:
         found = _object(read_line(line))
         version = cast("int", _part(found, "agentsched", (int,)))
         if version not in READABLE:
-            raise ValueError(f"it is of version {version}; this reads {' and '.join(map(str, READABLE))}")
+            raise ValueError(f"it is of version {version}; this reads 1, 2 and 3")
         return Head(
             version=version,
             backends=_backends(cast("list[Any]", _part(found, "backends", (list,)))),
@@ -164,21 +168,22 @@ def _policy(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _backends(found: Sequence[Any]) -> list[Backend]:
-    backends = [_backend(index, _object(one)) for index, one in enumerate(found)]
+    backends = [_backend(_object(one)) for one in found]
     if not backends:
         raise ValueError("it names no backend")
     fleet_rows(backends)
     return backends
 
 
-def _backend(index: int, found: Mapping[str, Any]) -> Backend:
+def _backend(found: Mapping[str, Any]) -> Backend:
+    """Return a backend as it was recorded, under an address that is no other's."""
     for name in found:
         if name not in _OF_A_BACKEND:
             raise ValueError(f"a backend has no {name!r:.80}")
+    name = cast("str", _part(found, "name", (str,)))
     return Backend(
-        f"http://backend-{index}.invalid",
-        **{name: _part(found, name, kinds) for name, kinds in _OF_A_BACKEND.items() if name in found}
-        | {"name": _part(found, "name", (str,))},
+        f"http://{name.encode().hex()}.invalid",
+        **{part: _part(found, part, kinds) for part, kinds in _OF_A_BACKEND.items() if part in found},
     )
 
 
@@ -274,6 +279,9 @@ def _value(name: str, item: Any, kinds: tuple[Any, ...]) -> Any:
         if kind in _FIELDS:
             if isinstance(item, dict):
                 return _made(kind, cast("dict[str, Any]", item))
+        elif kind is Backend:
+            if isinstance(item, dict):
+                return _backend(cast("dict[str, Any]", item))
         elif _fits(item, kind):
             return _as(item, kind)
     right = " or ".join(map(_words, kinds))
@@ -285,15 +293,15 @@ def _fits(item: Any, kind: Any) -> bool:
         return isinstance(item, int) and not isinstance(item, bool) and abs(item) <= MAX_WHOLE
     if kind is float:
         return _fits(item, int) or (isinstance(item, float) and not isnan(item))
-    if kind == tuple[str, ...]:
-        return isinstance(item, list) and all(isinstance(one, str) for one in cast("list[Any]", item))
+    if kind in _LISTS:
+        return isinstance(item, list) and all(_fits(one, _LISTS[kind]) for one in cast("list[Any]", item))
     if issubclass(kind, StrEnum):
         return isinstance(item, str) and item in list(kind)
     return isinstance(item, kind)
 
 
 def _as(item: Any, kind: Any) -> Any:
-    if kind == tuple[str, ...]:
+    if kind in _LISTS:
         return tuple(item)
     return kind(item) if issubclass(kind, StrEnum) else item
 

@@ -4,9 +4,19 @@ from collections.abc import Iterable, Iterator
 
 from agentsched.engine.commands import Abort, Command, Start
 from agentsched.engine.engine import Engine
-from agentsched.engine.events import Event, Failed, Finished, ModelsListed, Submitted
+from agentsched.engine.events import (
+    BackendJoined,
+    BackendLeft,
+    Event,
+    Failed,
+    Finished,
+    ModelsListed,
+    Signalled,
+    Submitted,
+)
 from agentsched.engine.reader import Head, Recorded, read_journal
 from agentsched.errors import UsageError
+from agentsched.model import Backend
 from agentsched.model.value import value
 from agentsched.policy import Policy
 
@@ -42,6 +52,7 @@ class Rerun:
         self.head, self._entries = head, entries
         self.engine = Engine(head.backends, policy=policy, max_queued=head.max_queued)
         self.starts: dict[int, Start] = {}
+        self._named = {backend.name for backend in head.backends}
 
     def __iter__(self) -> Iterator[Step]:
         for recorded in self._entries:
@@ -49,20 +60,25 @@ class Rerun:
             self._check(recorded.line, event)
             try:
                 commands = self.engine.handle(event)
-            except UsageError:  # as it was for the one who made the call: the policy cannot rank it
-                commands = self.engine.commands
+            except UsageError as error:
+                if isinstance(event, (BackendJoined, BackendLeft)):
+                    raise UsageError(f"line {recorded.line}: {error}") from None
+                commands = self.engine.commands  # as it was for the caller: the policy cannot rank the call
             except Exception as error:
                 raise UsageError(
                     f"line {recorded.line}: the engine breaks on this event: {error!r}"
                 ) from error
+            joins = _joining(event)
+            if joins is not None:
+                self._named.add(joins.name)
             self.starts |= {start.attempt_id: start for start in commands if isinstance(start, Start)}
             yield Step(recorded=recorded, commands=commands)
             self._forget(event, commands)
 
     def _check(self, line: int, event: Event) -> None:
         """Refuse an event that no shell could have told of."""
-        if isinstance(event, ModelsListed) and event.backend not in self.engine.backends:
-            raise UsageError(f"line {line}: the head names no backend {event.backend!r}")
+        if isinstance(event, (ModelsListed, Signalled)) and event.backend not in self._named:
+            raise UsageError(f"line {line}: nothing before it names a backend {event.backend!r}")
         if isinstance(event, Submitted) and event.request.id in self.engine.requests:
             raise UsageError(f"line {line}: the request {event.request.id!r} is live already")
 
@@ -72,6 +88,16 @@ class Rerun:
         for command in commands:
             if isinstance(command, Abort):
                 self.starts.pop(command.attempt_id, None)
+
+
+def _joining(event: Event) -> Backend | None:
+    match event:
+        case BackendJoined(backend=backend):
+            return backend
+        case BackendLeft(successor=successor):
+            return successor
+        case _:
+            return None
 
 
 def replay(lines: Iterable[str], policy: Policy) -> Iterator[tuple[Event, list[Command]]]:

@@ -1,9 +1,12 @@
 """What happened to a request, in order: for people, errors and tests."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import cast
 
+from agentsched.engine.placement import Offer
+from agentsched.engine.rows import AttemptRow
 from agentsched.model import Job, Reason, Request, Usage
 from agentsched.model.value import record
 
@@ -82,6 +85,18 @@ def facts_of(request: Request, job: Job, rank: float) -> Mapping[str, object]:
         "priority": request.priority,
         "rank": rank,
         "sdk_retry": request.sdk_retry or None,
+    }
+
+
+def facts_of_start(attempt: AttemptRow, offers: Sequence[Offer]) -> Mapping[str, object]:
+    """What is told of a start: where, how long it should take, and what each backend that was priced would cost."""
+    factor = attempt.backend.calibration.factor(0.9)
+    return {
+        "backend": attempt.backend.name,
+        "cached_tokens": attempt.cached_tokens or None,
+        "expected_s": attempt.expected_s or None,
+        "p90_s": attempt.expected_s * factor if factor is not None and attempt.expected_s else None,
+        "expected_cost_s": {offer.backend.name: offer.cost for offer in offers if not isnan(offer.cost)},
     }
 
 

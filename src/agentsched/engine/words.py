@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
-from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookAt, Resolve, Start, WakeAt
 from agentsched.engine.events import (
+    BackendJoined,
+    BackendLeft,
     Cancelled,
     Closed,
     Event,
@@ -13,10 +15,11 @@ from agentsched.engine.events import (
     Progressed,
     QueryClosed,
     QueryOpened,
+    Signalled,
     Submitted,
     Woke,
 )
-from agentsched.model import Request
+from agentsched.model import Request, Signals
 
 Starts = Mapping[int, Start]
 """Attempts by their id: whose they are, and where."""
@@ -43,6 +46,13 @@ def event_words(event: Event, starts: Starts) -> str:
             return f"{_attempt(attempt_id, starts)} failed: {failure.kind}"
         case ModelsListed(backend=backend, models=models):
             return f"{shown(backend)} {_listed(models, answered=event.answered)}"
+        case Signalled(backend=backend, signals=signals):
+            return f"{shown(backend)} {_signalled(signals)}"
+        case BackendJoined(backend=backend):
+            return f"{shown(backend.name)} joins the fleet"
+        case BackendLeft(backend=backend, drain=drain, successor=successor):
+            follows = "" if successor is None else f", {shown(successor.name)} joins in its place"
+            return f"{shown(backend)} {'drains' if drain else 'is removed'}{follows}"
         case QueryOpened(query=query):
             return f"query {shown(query.id)} opened: {shown(query.workflow)}"
         case QueryClosed(query_id=query_id):
@@ -69,6 +79,10 @@ def command_words(command: Command, starts: Starts) -> str:
             )
         case ListModels(backend):
             return f"ask {shown(backend)} for its models"
+        case LookAt(backend):
+            return f"ask {shown(backend)} for its load"
+        case Forget(backend):
+            return f"forget {shown(backend)}"
         case WakeAt(at):
             return f"wake at {at!r}"
 
@@ -94,3 +108,15 @@ def _listed(models: tuple[str, ...] | None, *, answered: bool) -> str:
     if models is None:
         return "could not list its models"
     return f"serves {', '.join(map(shown, models)) or 'nothing'}"
+
+
+def _signalled(signals: Signals | None) -> str:
+    if signals is None:
+        return "did not tell its load"
+    known = [
+        f"{signals.running} running" if signals.running is not None else "",
+        f"{signals.waiting} waiting" if signals.waiting is not None else "",
+        f"memory {signals.kv_usage:.0%} used" if signals.kv_usage is not None else "",
+        f"memory for {signals.kv_tokens} tokens" if signals.kv_tokens is not None else "",
+    ]
+    return "tells its load: " + (", ".join(filter(None, known)) or "nothing of it")

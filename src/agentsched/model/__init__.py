@@ -7,6 +7,7 @@ from agentsched.model.limits import Limits
 from agentsched.model.outcome import Outcome, Reason
 from agentsched.model.query import Query
 from agentsched.model.request import Request, Usage
+from agentsched.model.signals import Signals
 
 __all__ = [
     "Backend",
@@ -19,5 +20,6 @@ __all__ = [
     "Query",
     "Reason",
     "Request",
+    "Signals",
     "Usage",
 ]

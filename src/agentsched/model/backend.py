@@ -28,6 +28,8 @@ class Backend:
         rpm: most calls started in any 60 s. None sets no limit.
         tpm: most tokens (input plus output) started in any 60 s; a call counts with its expected tokens when
             it starts and with its real ones when it has ended. None sets no limit.
+        metrics: whether the server is asked for its load while it is busy (``GET /metrics`` and ``GET /load`` beside
+            the API root). What it says corrects what is known anyway; nothing depends on its answer.
         limits: how long an attempt here may take, instead of the scheduler's own bounds.
         name: how it is called in snapshots and errors; the URL's host and port if not given.
 
@@ -41,6 +43,7 @@ class Backend:
     max_concurrency: int | None
     rpm: int | None
     tpm: int | None
+    metrics: bool
     limits: Limits | None
     name: str
 
@@ -53,6 +56,7 @@ class Backend:
         max_concurrency: int | None = None,
         rpm: int | None = None,
         tpm: int | None = None,
+        metrics: bool = True,
         limits: Limits | None = None,
         name: str | None = None,
         **unknown: Never,
@@ -66,6 +70,7 @@ class Backend:
         put(self, "max_concurrency", _checked_limit("max_concurrency", max_concurrency))
         put(self, "rpm", _checked_limit("rpm", rpm))
         put(self, "tpm", _checked_limit("tpm", tpm))
+        put(self, "metrics", _checked_switch("metrics", metrics))
         put(self, "limits", checked_limits(limits, "Backend"))
         put(self, "name", _checked_name(name if name is not None else url.netloc))
 
@@ -138,6 +143,12 @@ def _checked_limit(what: str, limit: object) -> int | None:
     if 1 <= number < MAX_LIMIT and int(number) == number:
         return int(number)
     raise UsageError(f"Backend: {what} must be a whole number of at least 1, or None; got {limit!r}")
+
+
+def _checked_switch(what: str, switch: object) -> bool:
+    if isinstance(switch, bool):
+        return switch
+    raise UsageError(f"Backend: {what} must be True or False; got {switch!r}")
 
 
 def _checked_name(name: object) -> str:

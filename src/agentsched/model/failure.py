@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
     INVALID = "request refused as invalid"
     UNSENDABLE = "cannot be sent"
     OWNER_GONE = "the loop that ran it closed"
+    REMOVED = "removed from the fleet"
 
 
 @value
@@ -54,7 +55,8 @@ class Failure:
     @property
     def of_the_backend(self) -> bool:
         """Whether it tells against the backend: not what the call or the app brought about."""
-        return not self.of_the_call and self.kind not in (FailureKind.OWNER_GONE, FailureKind.MISSING)
+        apart = (FailureKind.OWNER_GONE, FailureKind.MISSING, FailureKind.REMOVED)
+        return not self.of_the_call and self.kind not in apart
 
     @property
     def elsewhere(self) -> bool:

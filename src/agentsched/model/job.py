@@ -1,7 +1,7 @@
 """What a policy gets to see: a waiting call and a backend's load, as plain numbers."""
 
 from agentsched.model.request import Request
-from agentsched.model.value import record, value
+from agentsched.model.value import record
 
 
 @record
@@ -10,13 +10,14 @@ class Job:
 
     Attributes:
         submitted_at, deadline, slo_at: engine seconds.
-        input_tokens: estimated prompt tokens.
         output_tokens: expected output tokens, at least 1, capped by the caller's `max_tokens`.
+        input_tokens: expected prompt tokens.
     """
 
     request: Request
     submitted_at: float
     output_tokens: float
+    input_tokens: int
 
     @property
     def id(self) -> str:
@@ -54,24 +55,28 @@ class Job:
     def slo_at(self) -> float | None:
         return self.request.slo_at
 
-    @property
-    def input_tokens(self) -> int:
-        return self.request.input_tokens
 
-
-@value
+@record
 class BackendLoad:
-    """A backend at the moment of a decision.
+    """A backend at the moment of a decision about one call.
 
     Attributes:
-        running: calls released to it and not ended.
-        prefill_tokens: input tokens released to it that have not shown a first token yet.
-        prefill_s_per_token: learned seconds to read one input token.
-        decode_s_per_token: learned seconds to write one output token if one more call joined.
+        running: calls there that have not ended, others' as far as the engine tells of them.
+        unread_tokens: input tokens released to it that have not shown a first token yet; what is cached aside.
+        cached_tokens: how much of this call's prompt its prefix cache holds, by what was sent there before.
+        entry_s: seconds until the first token of an empty prompt.
+        prefill_s: seconds to read one input token.
+        decode_s: seconds to write one output token if this call joined.
+        batch_s: seconds by which each output token of those who run there would take longer.
+        read_s: seconds that those who run there would lose per token that is read of this call's prompt.
     """
 
     name: str
     running: int
-    prefill_tokens: int
-    prefill_s_per_token: float
-    decode_s_per_token: float
+    unread_tokens: int
+    cached_tokens: int
+    entry_s: float
+    prefill_s: float
+    decode_s: float
+    batch_s: float
+    read_s: float

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue full"
     CALL_LIMIT = "call limit of the query"
     UNKNOWN_MODEL = "no backend serves the model"
+    NO_BACKEND = "the fleet is empty"
     CLOSED = "scheduler closed"
     CALLER_LEFT = "the caller left"
     READER_STALLED = "the reader stopped reading"

@@ -16,6 +16,8 @@ class Request:
         deadline: engine time after which an answer is of no use; None for never.
         slo_at: engine time by which the query wishes to be done; never raises. None for no wish.
         sdk_retry: which try of the app's SDK this is; 0 for the first. The engine knows each as a call of its own.
+        marks: hashes of the prompt from its beginning up to every 128th token; prompts that begin alike have the same
+            first marks.
     """
 
     id: str
@@ -30,6 +32,7 @@ class Request:
     deadline: float | None = None
     slo_at: float | None = None
     sdk_retry: int = 0
+    marks: tuple[int, ...] = ()
 
 
 @record

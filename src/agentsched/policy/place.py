@@ -1,13 +1,15 @@
-"""Prices of backends, in expected seconds until the call is done there."""
+"""Prices of backends, in expected seconds."""
 
 from agentsched.model import BackendLoad, Job
 
 
 def finish_time(job: Job, load: BackendLoad) -> float:
-    """Least expected finish time: read what is ahead, read the prompt, write the answer.
+    """Least expected finish time, and what the call costs those who run there.
 
-    An engine reads prompts in the order they came, so the call waits for every prompt that was released
-    there and has not shown a first token.
+    An engine reads prompts in the order they came, so the call waits for every prompt that was released there and
+    has not shown a first token; then its own is read as far as it is not cached, and the answer is written in the
+    batch that it joins. Meanwhile each call that runs there waits for that reading, and its steps grow.
     """
-    prefill_s = (load.prefill_tokens + job.input_tokens) * load.prefill_s_per_token
-    return prefill_s + job.output_tokens * load.decode_s_per_token
+    unread = job.input_tokens - load.cached_tokens
+    own_s = load.entry_s + (load.unread_tokens + unread) * load.prefill_s + job.output_tokens * load.decode_s
+    return own_s + load.running * (unread * load.read_s + job.output_tokens * load.batch_s)

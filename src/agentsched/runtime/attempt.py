@@ -20,16 +20,23 @@ READER_S = 60.0
 
 
 class Attempt:
-    """Runs an exchange and reports to the engine. It is the exchange's sink."""
+    """Runs an exchange and reports to the engine. It is the exchange's sink.
+
+    Once the driver does not know it any more, its call may have another one, so that nothing of it may reach the call.
+
+    Attributes:
+        backend: where it runs.
+    """
 
     def __init__(self, driver: "Driver", attempt_id: int, call: Call, backend: Backend) -> None:
         self._driver = driver
         self._id = attempt_id
         self._call = call
-        self._backend = backend
+        self.backend = backend
         self._task: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None
         self._aborted = False
+        self._begun = False
         self._finished = False
         self._stalled = False
 
@@ -45,11 +52,13 @@ class Attempt:
                 detail = f"the loop's task factory failed: {error!r}"
                 self._failed(Ended(Failure(kind=FailureKind.REFUSED, detail=detail)))
             else:
-                row.spawn(self._task)
+                row.spawn(self._task, self.backend.name)
 
     def abort(self) -> None:
         """Stop and close the connection; call it on the caller's loop."""
         self._aborted = True
+        text = self._exchange.partial_text if self._exchange is not None else ""
+        self._call.last = Ended(Failure(kind=FailureKind.REMOVED), None, text)
         if self._task is not None:
             self._task.cancel()
 
@@ -59,9 +68,9 @@ class Attempt:
             self._exchange.stop()
 
     async def _run(self, row: LoopRow) -> None:
-        call, backend = self._call, self._backend
+        call, backend = self._call, self.backend
         try:
-            transport = await row.transport(backend.base_url)
+            transport = await row.transport(backend)
             driver = self._driver
             outgoing = driver.addressing.address(call.incoming, backend)
             limits = backend.limits if backend.limits is not None else driver.limits
@@ -95,13 +104,16 @@ class Attempt:
             self._failed(ended)
 
     def _failed(self, ended: Ended) -> None:
-        call, failure = self._call, ended.failure
-        call.last = ended
-        self._driver.addressing.forget(self._backend.name)
-        call.sent = call.sent or failure.sent
-        if failure.kind is not FailureKind.OWNER_GONE:
-            self._driver.tell(self._backend.name, failure)
-        self._driver.report(self._id, lambda at: Failed(at=at, attempt_id=self._id, failure=failure))
+        call, failure, driver = self._call, ended.failure, self._driver
+        with driver.lock:
+            if not driver.knows(self._id):
+                return
+            call.last = ended
+            driver.addressing.forget(self.backend.name)
+            call.sent = call.sent or failure.sent
+            if failure.kind is not FailureKind.OWNER_GONE:
+                driver.complaints.note(self.backend.name, failure)
+            driver.report(self._id, lambda at: Failed(at=at, attempt_id=self._id, failure=failure))
 
     # -- what the exchange reports --------------------------------------------------------------------
 
@@ -110,11 +122,17 @@ class Attempt:
         return self._call.delivered
 
     def begin(self, head: Head, answer: Mapping[str, Any] | None = None) -> None:
-        self._driver.addressing.learn(self._backend.name, head, answer)
-        self._call.begin(head, self._backend.name)
+        with (
+            self._driver.lock
+        ):  # from another thread it may be stopped and begun anew elsewhere, unless this is seen
+            self._begun = self._driver.knows(self._id)
+            if self._begun:
+                self._driver.addressing.learn(self.backend.name, head, answer)
+                self._call.begin(head, self.backend.name)
 
     def put(self, chunk: bytes) -> None:
-        self._call.spool.put(chunk)
+        if self._begun:
+            self._call.spool.put(chunk)
 
     @property
     def full(self) -> bool:
@@ -144,14 +162,15 @@ class Attempt:
     def finished(self, usage: Usage) -> None:
         self._finished = True
         self._call.row.ending.pop(self, None)
-        self._driver.tell(self._backend.name, None)
+        self._driver.complaints.note(self.backend.name, None)
         learn = not self._stalled
         try:
             self._driver.report(
                 self._id, lambda at: Finished(at=at, attempt_id=self._id, usage=usage, learn=learn)
             )
         finally:
-            self._call.spool.close()
+            if self._begun:
+                self._call.spool.close()
 
 
 def cancelled() -> bool:

@@ -5,7 +5,6 @@ spool live on the event loop of the caller; the engine's state is the only thing
 """
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,35 +13,31 @@ from math import isfinite
 from typing import Any
 
 from agentsched.engine import Engine, Journal
-from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
+from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookAt, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
-from agentsched.errors import BackendUnavailable, SchedulerClosed, UsageError
-from agentsched.model import Backend, Failure, Limits, Outcome, Reason, Request
+from agentsched.errors import BackendUnavailable, FleetEmpty, SchedulerClosed, UsageError
+from agentsched.model import Backend, Limits, Outcome, Reason, Request
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
+from agentsched.runtime.complaints import Complaints
+from agentsched.runtime.fleet import Fleet
 from agentsched.runtime.fork import watch
+from agentsched.runtime.gauges import Gauges
 from agentsched.runtime.inquiry import Inquiry
-from agentsched.runtime.loops import LoopRow, Question, running_loop
+from agentsched.runtime.loops import LoopRow, Question, close_there, running_loop
 from agentsched.runtime.pools import Pools
+from agentsched.runtime.verdict import NO_BACKEND
 from agentsched.transport.incoming import Incoming
 from agentsched.transport.listing import CAP_S
 from agentsched.transport.outgoing import Addressing
 from agentsched.transport.stack import Stack
 from agentsched.transport.upstream import Upstream
 
-log = logging.getLogger("agentsched")
-
 WATCH_S = 1.0
 """How long room may stay with calls whose loop was closed without a word, if nothing else happens."""
 
 OVERDUE_S = 1.5 * CAP_S
 """Age at which a question for models that bounds its own time must be on a loop that has stopped."""
-
-SILENT_S = 60.0
-"""How long the log says nothing more of a backend that comes and goes."""
-
-STOPPED_S = 0.1
-"""How often a loop that others wait for is looked at: it may stop before it has done what was asked of it."""
 
 
 class Driver:
@@ -73,7 +68,7 @@ class Driver:
         self.lock = threading.RLock()
         self.limits = limits
         self._upstream = upstream
-        self._backends: dict[str, Backend] = {name: row.spec for name, row in engine.backends.items()}
+        self.fleet = Fleet(self)
         self._calls: dict[str, Call] = {}
         self._attempts: dict[int, tuple[Attempt, Call]] = {}
         self._loops: dict[asyncio.AbstractEventLoop, LoopRow] = {}
@@ -82,9 +77,9 @@ class Driver:
         self._deciding = False
         self._inbox: deque[Callable[[float], Event]] = deque()
         self._orders: deque[Command] = deque()
-        self._failing: set[str] = set()
-        self._silent_until: dict[str, float] = {}
-        self._inquiry = Inquiry(stack, self.feed)
+        self.complaints = Complaints(clock)
+        self._inquiry = Inquiry(stack, self.fleet.hear)
+        self._gauges = Gauges(stack, self.fleet.hear, clock, engine.backends)
         self._left_behind: list[object] = []
         watch(self)
 
@@ -143,16 +138,20 @@ class Driver:
                 call.running = False
             self.feed(event)
 
-    def tell(self, backend: str, failure: Failure | None) -> None:
-        """Tell the log when a backend begins to fail, now and then; the snapshot counts all failures."""
-        if failure is None or not failure.of_the_backend:
-            self._failing.discard(backend)
-        elif backend not in self._failing:
-            self._failing.add(backend)
-            now = self.clock()
-            if now >= self._silent_until.get(backend, now):
-                self._silent_until[backend] = now + SILENT_S
-                log.warning("%s: %s: %s", backend, failure.kind, failure.detail)
+    def knows(self, attempt_id: int) -> bool:
+        """Whether an attempt is under way: it has not been stopped; the lock is held."""
+        return attempt_id in self._attempts
+
+    def seen_at(self, backend: str) -> tuple[int, ...]:
+        """Return the attempts at a backend of which the caller may have seen a part; the lock is held."""
+        attempts = self._attempts.items()
+        return tuple(id_ for id_, (at, call) in attempts if at.backend.name == backend and call.delivered)
+
+    def let_change(self) -> None:
+        """End the calls of loops that have closed, which a change of the fleet is not to move; the lock is held."""
+        if self._deciding:
+            raise UsageError("a policy cannot change the fleet: it is asked in the middle of a decision")
+        self._sweep()
 
     def feed(self, event: Callable[[float], Event]) -> None:
         """Let the engine handle an event of now, and set going what it commands."""
@@ -191,7 +190,7 @@ class Driver:
         self.feed(lambda at: Closed(at=at))
         with self.lock:
             rows = list(self._loops.values())
-        await asyncio.gather(*map(_closed, rows), return_exceptions=True)
+        await asyncio.gather(*map(close_there, rows), return_exceptions=True)
         with self.lock:
             for row in rows:
                 self._loops.pop(row.loop, None)
@@ -201,18 +200,22 @@ class Driver:
 
         Raises:
             SchedulerClosed: after the end.
+            FleetEmpty: if there is no backend.
             BackendUnavailable: if nobody could say.
         """
         if self.engine.closed:
             raise SchedulerClosed("the scheduler is closed")
         with self.lock:
             row = self._row(asyncio.get_running_loop())
-        unknown = [backend for backend in self._backends.values() if backend.models is None]
+            fleet = [known.spec for known in self.engine.backends.values() if not known.draining]
+        unknown = [backend for backend in fleet if backend.models is None]
         await asyncio.gather(*(self._inquiry.list(row, backend) for backend in unknown))
         with self.lock:
             served = self.engine.directory.served()
         if self.engine.closed:
             raise SchedulerClosed("the scheduler is closed")
+        if not fleet:
+            raise FleetEmpty(NO_BACKEND)
         if not served:
             raise BackendUnavailable(
                 "no backend could list its models; the log says why", backend="", attempts=1
@@ -231,6 +234,7 @@ class Driver:
         """Forget what the parent has under way; its connections are the parent's, so nothing is closed."""
         # kept, not dropped: being collected here, they would speak to the parent's loops
         self._left_behind += [self._loops, self._calls, self._attempts, self._dropped]
+        self._left_behind += self.fleet.start_anew()
         self._loops, self._calls, self._attempts, self._dropped = {}, {}, {}, deque()
         self._inbox.clear()
         self._orders.clear()
@@ -248,18 +252,13 @@ class Driver:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Start(attempt_id, request_id, backend):
-                call = self._calls.get(request_id)
-                if call is None:  # its submission was cut short by an exception
-                    self._take(lambda at: Cancelled(at=at, request_id=request_id))
-                    return
-                call.running = True
-                attempt = Attempt(self, attempt_id, call, self._backends[backend])
-                self._attempts[attempt_id] = (attempt, call)
-                self._on(call, attempt.start)
+            case Start():
+                self._start(command)
             case Abort(attempt_id):
                 attempt, call = self._attempts.pop(attempt_id, (None, None))
                 if attempt is not None and call is not None:
+                    if call.request_id in self.engine.requests:  # it goes on elsewhere
+                        call.running, call.sent = False, True
                     self._on(call, attempt.abort)
             case Resolve():
                 call = self._calls.pop(command.request_id, None)
@@ -267,16 +266,57 @@ class Driver:
                     call.over = True
                     if command.outcome is not Outcome.COMPLETED:  # its attempt hands the answer over
                         self._on(call, call.resolve, command, self.engine.directory.served)
-            case ListModels(backend):
-                row = self._row_to_ask_on()
-                row.asking[backend] = Question(self.clock())
-                self._call(row.loop, self._inquiry.begin, row, self._backends[backend])
+            case ListModels() | LookAt():
+                self._ask(command)
+            case Forget(backend):
+                self._forget(backend)
             case WakeAt(at):
                 for row in self._loops.values():
                     self._call(row.loop, row.arm, at - self.clock())
 
+    def _start(self, command: Start) -> None:
+        call, spec = self._calls.get(command.request_id), self._spec(command.backend)
+        if call is None:  # its submission was cut short by an exception
+            self._take(lambda at: Cancelled(at=at, request_id=command.request_id))
+        elif spec is not None:  # else it has left before this was obeyed, and the order to abort it follows
+            call.running = True
+            attempt = Attempt(self, command.attempt_id, call, spec)
+            self._attempts[command.attempt_id] = (attempt, call)
+            self._on(call, attempt.start)
+
+    def _ask(self, command: ListModels | LookAt) -> None:
+        spec = self._spec(command.backend)
+        if spec is None:
+            return
+        if isinstance(command, ListModels):
+            row = self._row_to_ask_on()
+            question = row.asking[spec.name] = Question(self.clock())
+            self._call(row.loop, self._inquiry.begin, row, spec, question)
+            return
+        with suppress(StopIteration):  # no loop is open: nobody waits for what runs there
+            row = self._row_to_ask_on()
+            self._call(row.loop, self._gauges.begin, row, spec)
+
+    def _spec(self, backend: str) -> Backend | None:
+        row = self.engine.backends.get(backend)
+        return None if row is None else row.spec
+
+    def _forget(self, backend: str) -> None:
+        """Close what is open to a backend that is gone, and remember nothing of it."""
+        self.addressing.forget(backend)
+        self.complaints.forget(backend)
+        self._inquiry.forget(backend)
+        for row in self._loops.values():
+            self._call(row.loop, self._gauges.forget, row, backend)
+            self._call(row.loop, row.forget, backend, row.asking.pop(backend, None))
+        self.fleet.gone(backend)
+
     def _row_to_ask_on(self) -> LoopRow:
-        """Return the loop of the call that needs a list, else the running one, else any that is open."""
+        """Return the loop of the call that leads to a question, else the running one, else any that is open.
+
+        Raises:
+            StopIteration: if none is.
+        """
         if self._asker is not None:
             return self._asker
         loop = running_loop()
@@ -305,7 +345,7 @@ class Driver:
         """Return the row of a loop."""
         row = self._loops.get(loop)
         if row is None:
-            pools = Pools(self.stack, self._upstream, self._backends.values())
+            pools = Pools(self.stack, self._upstream)
             row = LoopRow(loop, pools, self._woke)
             if not self.engine.closed:
                 self._loops[loop] = row
@@ -328,13 +368,8 @@ class Driver:
     def _sweep(self) -> None:
         """End the calls that were dropped, and those whose loop has closed."""
         with self.lock:
-            for closed in [known for known in self._loops if known.is_closed()]:
-                row = self._loops.pop(closed)
-                self._dropped.extend(call for call in self._calls.values() if call.row is row)
-                self._take_back(row, list(row.asking))
-            overdue = self.clock() - OVERDUE_S
-            for row in list(self._loops.values()) if len(self._loops) > 1 else ():
-                self._take_back(row, [name for name, asked in row.asking.items() if asked.since < overdue])
+            lost = [self._loops.pop(known) for known in list(self._loops) if known.is_closed()]
+            self._dropped.extend(call for call in self._calls.values() if call.row in lost)
             while self._dropped:
                 call = self._dropped.popleft()
                 if not call.over:
@@ -344,36 +379,14 @@ class Driver:
                             at=at, request_id=id_, reason=why
                         )
                     )
+            for row in lost:
+                self._take_back(row, list(row.asking))
+            overdue = self.clock() - OVERDUE_S
+            for row in list(self._loops.values()) if len(self._loops) > 1 else ():
+                self._take_back(row, [name for name, asked in row.asking.items() if asked.since < overdue])
 
     def _take_back(self, row: LoopRow, backends: Sequence[str]) -> None:
         """Have somebody else ask what this loop does not come to hear."""
         for backend in backends:
             del row.asking[backend]
             self._take(lambda at, name=backend: ModelsListed(at=at, backend=name, answered=False))
-
-
-async def _closed(row: LoopRow) -> None:
-    """Close what a loop has open, on that loop, unless it stops first."""
-    here = asyncio.get_running_loop()
-    if row.loop is here:
-        await row.aclose()
-        return
-    done = asyncio.Event()
-
-    def tell(closing: asyncio.Task[None] | None = None) -> None:
-        if closing is not None and not closing.cancelled():
-            closing.exception()  # nothing can be done about it, and it is not to be logged as forgotten
-        with suppress(RuntimeError):  # nobody waits here any more
-            here.call_soon_threadsafe(done.set)
-
-    def close() -> None:
-        if row.stop():
-            row.loop.create_task(row.aclose()).add_done_callback(tell)
-        else:
-            tell()
-
-    with suppress(RuntimeError):  # it has closed, and all it had open with it
-        row.loop.call_soon_threadsafe(close)
-    while row.loop.is_running() and not done.is_set():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(done.wait(), STOPPED_S)

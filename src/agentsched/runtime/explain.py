@@ -25,7 +25,11 @@ class Explanation:
             the call waits again since.
         decode_s: seconds from that first token to the end; None if it did not get there.
         expected_output_tokens: what the past made of it.
-        expected_finish_s: price in seconds of each backend that had room at the last start; the cheapest won.
+        expected_s, p90_s: seconds that the last start was expected to take until the answer's end, and that nine in ten
+            such take at most; None while the backend's speed, or how far it is to be trusted, is not known.
+        cached_tokens: of its prompt, that the backend was expected to have read already at the last start; None if
+            none, or if it never started.
+        expected_cost_s: price in seconds of each backend that had room at the last start; the cheapest won.
         entries: everything, oldest first.
     """
 
@@ -39,7 +43,10 @@ class Explanation:
     first_token_s: float | None
     decode_s: float | None
     expected_output_tokens: float
-    expected_finish_s: Mapping[str, float]
+    expected_s: float | None
+    p90_s: float | None
+    cached_tokens: int | None
+    expected_cost_s: Mapping[str, float]
     entries: Sequence[Entry]
 
     def __str__(self) -> str:
@@ -64,7 +71,7 @@ def explain(request_id: str, entries: Sequence[Entry], now: float) -> Explanatio
     first_at: float | None = None
     backend: str | None = None
     attempts = 0
-    prices: Mapping[str, float] = {}
+    start: Mapping[str, Any] = {}
     for entry in entries:
         facts: Mapping[str, Any] = entry.facts
         match entry.what:
@@ -75,7 +82,7 @@ def explain(request_id: str, entries: Sequence[Entry], now: float) -> Explanatio
                 waits_since, started_at, connecting_s = None, entry.at, 0.0
                 attempts += 1
                 backend = str(facts["backend"])
-                prices = facts["expected_finish_s"]
+                start = facts
             case "connected":
                 connecting_s = facts["connect_s"]
                 connect_s += connecting_s
@@ -100,6 +107,9 @@ def explain(request_id: str, entries: Sequence[Entry], now: float) -> Explanatio
         first_token_s=reading,
         decode_s=ended_at - first_at if first_at is not None and outcome is not None else None,
         expected_output_tokens=float(str(entries[0].facts["expected_output_tokens"])),
-        expected_finish_s=prices,
+        expected_s=start.get("expected_s"),
+        p90_s=start.get("p90_s"),
+        cached_tokens=start.get("cached_tokens"),
+        expected_cost_s=start.get("expected_cost_s", {}),
         entries=tuple(entries),
     )

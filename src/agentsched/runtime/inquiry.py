@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agentsched.engine.events import Event, ModelsListed
 from agentsched.model import Backend
 from agentsched.runtime.attempt import cancelled
-from agentsched.runtime.loops import LoopRow
+from agentsched.runtime.loops import LoopRow, Question
 from agentsched.transport.listing import list_models
 from agentsched.transport.refusal import Broken
 from agentsched.transport.stack import Stack
@@ -22,17 +22,21 @@ class Inquiry:
     """The questions of one scheduler.
 
     Args:
-        feed: takes the events.
+        feed: takes the events, unless their backend has left.
     """
 
-    def __init__(self, stack: Stack, feed: Callable[[Callable[[float], Event]], None]) -> None:
+    def __init__(self, stack: Stack, feed: Callable[[Backend, Callable[[float], Event]], None]) -> None:
         self._stack = stack
         self._feed = feed
         self._unlisted: set[str] = set()
 
-    def begin(self, row: LoopRow, backend: Backend) -> None:
-        """Ask for the engine, which has noted it in the row; call it on the row's loop."""
-        if backend.name not in row.asking:
+    def forget(self, name: str) -> None:
+        """Say it again if one of the same name cannot list its models either."""
+        self._unlisted.discard(name)
+
+    def begin(self, row: LoopRow, backend: Backend, question: Question) -> None:
+        """Ask for the engine, whose question is noted in the row; call it on the row's loop."""
+        if row.asking.get(backend.name) is not question:
             return
         work = self.list(row, backend)
         try:
@@ -40,11 +44,11 @@ class Inquiry:
         except Exception as error:
             work.close()
             self._cannot_list(backend.name, error)
-            self._listed(row, backend.name, None, ours=True)
+            self._listed(row, backend, None, question)
             return
         if not task.done():  # a task may start eagerly
-            row.asking[backend.name].task = task
-        row.spawn(task)
+            question.task = task
+        row.spawn(task, backend.name)
 
     async def list(self, row: LoopRow, backend: Backend) -> None:
         """Ask a backend and tell the engine; call it on the row's loop."""
@@ -52,7 +56,7 @@ class Inquiry:
         asked = row.asking.get(name)
         ours = asked is not None and asked.task is asyncio.current_task()
         try:
-            models = await list_models(self._stack, await row.transport(backend.base_url), backend)
+            models = await list_models(self._stack, await row.transport(backend), backend)
             self._unlisted.discard(name)
         except asyncio.CancelledError as error:
             if cancelled():
@@ -60,7 +64,7 @@ class Inquiry:
                     asked is not None and ours
                 ):  # if the loop goes on, ask again; if it closes, another one will
                     asked.task = None
-                    row.loop.call_later(AGAIN_S, self._cut_short, row, name)
+                    row.loop.call_later(AGAIN_S, self._cut_short, row, backend, asked)
                 raise
             self._cannot_list(name, error)
         except Exception as error:
@@ -68,15 +72,18 @@ class Inquiry:
                 return  # it was taken back: somebody else asks
             self._cannot_list(name, error)
         except BaseException as error:
-            self._listed(row, name, None, ours=ours)
+            self._listed(row, backend, None, asked if ours else None)
             self._cannot_list(name, error)
             raise
-        self._listed(row, name, models, ours=ours)
+        self._listed(row, backend, models, asked if ours else None)
 
-    def _listed(self, row: LoopRow, backend: str, models: tuple[str, ...] | None, *, ours: bool) -> None:
-        if ours:
-            row.asking.pop(backend, None)
-        self._feed(lambda at: ModelsListed(at=at, backend=backend, models=models))
+    def _listed(
+        self, row: LoopRow, backend: Backend, models: tuple[str, ...] | None, question: Question | None
+    ) -> None:
+        name = backend.name
+        if question is not None and row.asking.get(name) is question:
+            del row.asking[name]
+        self._feed(backend, lambda at: ModelsListed(at=at, backend=name, models=models))
 
     def _cannot_list(self, backend: str, error: BaseException) -> None:
         if backend not in self._unlisted:
@@ -84,7 +91,8 @@ class Inquiry:
             log.warning("%s: its models are not known, so it is tried with any: %s", backend, why)
         self._unlisted.add(backend)
 
-    def _cut_short(self, row: LoopRow, backend: str) -> None:
-        if backend in row.asking:
-            del row.asking[backend]
-            self._feed(lambda at: ModelsListed(at=at, backend=backend, answered=False))
+    def _cut_short(self, row: LoopRow, backend: Backend, question: Question) -> None:
+        name = backend.name
+        if row.asking.get(name) is question:
+            del row.asking[name]
+            self._feed(backend, lambda at: ModelsListed(at=at, backend=name, answered=False))

@@ -1,6 +1,8 @@
-"""The connection pools to the backends: one per event loop, and one more for each proxy that the environment names."""
+"""The connection pools of an event loop: one for each backend, so that it can be closed when that one is gone."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import coroutine
 from typing import Any
 
 from agentsched.errors import UsageError
@@ -10,7 +12,7 @@ from agentsched.transport.stack import Stack
 from agentsched.transport.upstream import Upstream
 
 KEPT_ALIVE = 256
-"""Idle connections kept where not all backends are limited."""
+"""Idle connections kept to a backend without a limit."""
 
 KEPT_ALIVE_S = 4.0
 """Servers close idle connections after 5 s (uvicorn, hence vLLM): one that goes first is not reused too late."""
@@ -23,25 +25,24 @@ class Pools:
     call must end its connection, whatever the server makes of a reset stream.
 
     Args:
-        upstream: where the transport comes from instead.
-        backends: the fleet, whose limits say how many idle connections are worth keeping.
+        upstream: where one transport for all backends comes from instead.
     """
 
-    def __init__(self, stack: Stack, upstream: Upstream | None, backends: Iterable[Backend]) -> None:
+    def __init__(self, stack: Stack, upstream: Upstream | None) -> None:
         self._stack = stack
         self._upstream = upstream
-        self._kept = kept_alive(backends)
         self._taken: Any = None
         self._close: Callable[[], Awaitable[None]] | None = None
-        self._by_proxy: dict[str | None, Any] = {}
-        self._by_url: dict[str, Any] = {}
+        self._certificates: Any = None
+        self._by_backend: dict[str, Any] = {}
+        self._dropped: list[Any] = []
 
     @property
     def open(self) -> bool:
         """Whether there is anything to close."""
-        return bool(self._by_proxy) or self._close is not None
+        return bool(self._by_backend or self._dropped) or self._close is not None
 
-    def to(self, base_url: str) -> Any:
+    def to(self, backend: Backend) -> Any:
         """Return the transport to a backend; call it on the loop.
 
         Raises:
@@ -51,20 +52,35 @@ class Pools:
             if self._taken is None:
                 self._taken, self._close = self._upstream.take()
             return self._taken
-        transport = self._by_url.get(base_url)
+        transport = self._by_backend.get(backend.name)
         if transport is None:
-            proxy = proxy_for(base_url)
-            if proxy not in self._by_proxy:
-                self._by_proxy[proxy] = self._pool(proxy)
-            transport = self._by_url[base_url] = self._by_proxy[proxy]
+            transport = self._by_backend[backend.name] = self._pool(backend)
         return transport
 
-    def _pool(self, proxy: str | None) -> Any:
+    def drop(self, backend: str) -> Any | None:
+        """Return the pool of a backend that is gone, to be closed; None if there is none."""
+        pool = self._by_backend.pop(backend, None)
+        if pool is not None:
+            self._dropped.append(pool)
+        return pool
+
+    async def close(self, pool: Any) -> None:
+        """Close a pool that was dropped, unless it has been closed with all others. A cancellation comes after that."""
+        if pool in self._dropped:
+            self._dropped.remove(pool)
+            await _to_the_end(pool.aclose())
+
+    def _pool(self, backend: Backend) -> Any:
+        if self._certificates is None:  # reading them takes longer than all else
+            self._certificates = self._stack.create_ssl_context(trust_env=True)
         limits = self._stack.Limits(
-            max_connections=None, max_keepalive_connections=self._kept, keepalive_expiry=KEPT_ALIVE_S
+            max_connections=None, max_keepalive_connections=kept_alive(backend), keepalive_expiry=KEPT_ALIVE_S
         )
+        proxy = proxy_for(backend.base_url)
         try:
-            return self._stack.AsyncHTTPTransport(limits=limits, trust_env=True, proxy=proxy)
+            return self._stack.AsyncHTTPTransport(
+                limits=limits, verify=self._certificates, trust_env=True, proxy=proxy
+            )
         except ImportError as error:
             raise UsageError(f"the proxy that the environment names cannot be used: {error}") from None
         except Exception:  # of whatever type: its text may quote the password
@@ -74,9 +90,9 @@ class Pools:
 
     async def aclose(self) -> None:
         """Close them all; they open again if they are used again."""
-        pools = list(self._by_proxy.values())
-        self._by_proxy.clear()
-        self._by_url.clear()
+        pools = [*self._by_backend.values(), *self._dropped]
+        self._by_backend.clear()
+        self._dropped.clear()
         close, self._taken, self._close = self._close, None, None
         for pool in pools:
             await pool.aclose()
@@ -84,8 +100,23 @@ class Pools:
             await close()
 
 
-def kept_alive(backends: Iterable[Backend]) -> int:
-    """Return how many idle connections to keep: as many as the limits let be busy at a time."""
-    limits = [backend.max_concurrency for backend in backends]
-    known = sum(limit for limit in limits if limit is not None)
-    return known if all(limits) else max(known, KEPT_ALIVE)
+@coroutine
+def _to_the_end(work: Coroutine[Any, Any, None]) -> Generator[Any, None, None]:
+    """Let it run to its end: a loop that ends cancels its tasks, and a pool forgets connections before they close."""
+    cancelled: CancelledError | None = None
+    while True:
+        try:
+            step = work.send(None)
+        except StopIteration:
+            break
+        try:
+            yield step
+        except CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def kept_alive(backend: Backend) -> int:
+    """Return how many idle connections to keep: as many as its limit lets be busy at a time."""
+    return backend.max_concurrency if backend.max_concurrency is not None else KEPT_ALIVE

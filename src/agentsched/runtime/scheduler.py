@@ -17,6 +17,7 @@ from agentsched.model.options import refuse
 from agentsched.policy import Policy
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.explain import Explanation, explain
+from agentsched.runtime.fleet import Fleet
 from agentsched.runtime.ids import RequestIds
 from agentsched.runtime.inbound import Inbound, async_transport_type, sync_transport_type
 from agentsched.runtime.iothread import IoThread
@@ -68,7 +69,7 @@ class Scheduler:
         limits: how long attempts may take; each backend may have its own. None sets no bounds but those of the
             caller's client.
         journal: file to record all events and decisions to, for `agentsched replay` and `agentsched simulate`; it
-            holds no bodies, keys or URLs.
+            holds no bodies, keys or URLs; of prompts it holds salted hashes.
 
     Raises:
         UsageError: for a fleet, policy, transport or bound that cannot work, or an unknown option.
@@ -125,6 +126,11 @@ class Scheduler:
         )
         state = "closed, " if engine.closed else ""
         return f"<Scheduler {state}{len(engine.queue)} queued, {len(engine.attempts)} running: {fleet}>"
+
+    @property
+    def fleet(self) -> Fleet:
+        """The backends; they may be added, drained, replaced and removed while calls run."""
+        return self._driver.fleet
 
     # -- clients --------------------------------------------------------------------------------------
 
@@ -343,10 +349,11 @@ class Scheduler:
         scope = current_scope.get()
         inside = scope is not None and scope.owner is self._driver
         query = scope.query if scope is not None and inside else None
+        prompt = incoming.prompt
         return Request(
             id=self._ids.new(),
             model=incoming.model,
-            input_tokens=incoming.input_tokens,
+            input_tokens=prompt.tokens,
             max_tokens=incoming.max_tokens,
             query=query.id if query is not None else None,
             workflow=query.workflow if query is not None else None,
@@ -356,6 +363,7 @@ class Scheduler:
             deadline=scope.deadline if scope is not None and inside else None,
             slo_at=scope.slo_at if scope is not None and inside else None,
             sdk_retry=incoming.sdk_retry,
+            marks=prompt.marks,
         )
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from agentsched.engine import Engine
-from agentsched.engine.rows import BackendRow, RequestRow
+from agentsched.engine.backends import BackendRow
+from agentsched.engine.dispatch import kept_from
+from agentsched.engine.rows import RequestRow
 
 SHOWN = 100
 
@@ -14,7 +17,12 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A queued call: where it stands and what it waits for."""
+    """A queued call: where it stands and what it waits for.
+
+    Attributes:
+        backends: where it may go.
+        home: the one of them where it is expected to be done first, its wait included; None while that is not known.
+    """
 
     request_id: str
     model: str | None
@@ -24,6 +32,7 @@ class Waiting:
     priority: int
     waited_s: float
     backends: Sequence[str]
+    home: str | None
     why: str
 
     def __str__(self) -> str:
@@ -54,6 +63,12 @@ class BackendView:
 
     Attributes:
         models: what it serves, as the app calls it; None while that is not known, so that it is tried with any.
+        draining: whether it takes no more calls and is gone once those that run there have ended.
+        tokens_committed: of the calls that run there: prompts as far as they are not cached, and expected answers.
+        token_budget: how many may be committed to it; None while no bound is known.
+        unread_tokens: of prompts released to it that have not shown a first token.
+        kv_usage: share of its KV memory that is in use, 0 to 1, as the engine said last; None if it did not.
+        heard_s: seconds since the engine said anything of its load; None if it never did.
         failed: attempts that failed there, calls that were invalid in themselves aside.
         last_failure: what was wrong the last time; None if nothing ever was.
         prefill_s_per_token, decode_s_per_token: alone on it; None until measured.
@@ -61,8 +76,14 @@ class BackendView:
 
     name: str
     models: Sequence[str] | None
+    draining: bool
     running: int
     max_concurrency: int | None
+    tokens_committed: int
+    token_budget: int | None
+    unread_tokens: int
+    kv_usage: float | None
+    heard_s: float | None
     started: int
     failed: int
     last_failure: str | None
@@ -75,8 +96,22 @@ class BackendView:
         known = self.models or ()
         models = "any model" if self.models is None else ", ".join(known[:NAMED]) or "no model"
         more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-        load = f"{self.running}{limit} running, {self.started} started"
-        return f"{self.name} ({models}{more}): {load}{failed}"
+        load = f"{self.running}{limit} running, {self.started} started{self._tokens}{self._heard}"
+        return f"{self.name} ({'draining' if self.draining else models + more}): {load}{failed}"
+
+    @property
+    def _tokens(self) -> str:
+        if not self.running:
+            return ""
+        budget = f" of {self.token_budget}" if self.token_budget is not None else ""
+        unread = f", {self.unread_tokens} to read" if self.unread_tokens else ""
+        return f", {self.tokens_committed}{budget} tokens committed{unread}"
+
+    @property
+    def _heard(self) -> str:
+        if self.kv_usage is None or self.heard_s is None:
+            return ""
+        return f", KV memory {self.kv_usage:.0%} full {self.heard_s:.0f} s ago"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +147,7 @@ def snapshot(engine: Engine, now: float) -> Snapshot:
         queued=len(engine.queue),
         running=len(engine.attempts),
         queries=len(engine.queries),
-        backends=[_view(row, engine.directory.names(row.name)) for row in engine.backends.values()],
+        backends=[_view(row, engine.directory.names(row.name), now) for row in engine.backends.values()],
         waiting=[_waiting(engine, engine.requests[request_id], now) for _, request_id in first],
         calls=[
             Running(
@@ -130,13 +165,19 @@ def snapshot(engine: Engine, now: float) -> Snapshot:
     )
 
 
-def _view(row: BackendRow, models: Collection[str] | None) -> BackendView:
-    failure = row.last_failure
+def _view(row: BackendRow, models: Collection[str] | None, now: float) -> BackendView:
+    failure, signals, budget = row.last_failure, row.heard.signals, row.budget.tokens
     return BackendView(
         name=row.name,
         models=None if models is None else tuple(models),
+        draining=row.draining,
         running=len(row.running),
         max_concurrency=row.spec.max_concurrency,
+        tokens_committed=round(row.held_tokens),
+        token_budget=round(budget) if isfinite(budget) else None,
+        unread_tokens=row.unread_tokens,
+        kv_usage=None if signals is None else signals.kv_usage,
+        heard_s=None if signals is None else now - row.heard.at,
         started=row.started,
         failed=row.failed,
         last_failure=None if failure is None else f"{failure.kind}: {failure.detail}",
@@ -147,14 +188,6 @@ def _view(row: BackendRow, models: Collection[str] | None) -> BackendView:
 
 def _waiting(engine: Engine, row: RequestRow, now: float) -> Waiting:
     request = row.request
-    full = [name for name in row.choice if not engine.backends[name].has_slot]
-    if not row.choice:
-        why = "the backends are being asked what they serve"
-    elif len(full) == len(row.choice):
-        why = f"no room at {', '.join(full)}"
-    else:
-        limited = [name for name in row.choice if name not in full]
-        why = f"rate limit of {', '.join(limited)}"
     return Waiting(
         request_id=request.id,
         model=request.model,
@@ -164,8 +197,36 @@ def _waiting(engine: Engine, row: RequestRow, now: float) -> Waiting:
         priority=request.priority,
         waited_s=now - row.job.submitted_at,
         backends=row.choice,
-        why=why,
+        home=None if row.home is None else row.home.name,
+        why=_why(engine, row, now),
     )
+
+
+def _why(engine: Engine, row: RequestRow, now: float) -> str:
+    """Say what keeps a call from starting."""
+    if not row.choice:
+        return "the backends are being asked what they serve"
+    lacks: dict[str, list[str]] = {"no slot at": [], "no budget at": [], "rate limit of": []}
+    ready: list[str] = []
+    for name in row.choice:
+        backend = engine.backends[name]
+        if not backend.has_slot:
+            lacks["no slot at"].append(name)
+        elif engine.policy.release_control and not backend.has_room(backend.needs(row)[1]):
+            lacks["no budget at"].append(name)
+        elif backend.fits_at(now, row.tokens_wanted) > now:
+            lacks["rate limit of"].append(name)
+        else:
+            ready.append(name)
+    why = [f"{what} {', '.join(names)}" for what, names in lacks.items() if names]
+    if ready:
+        kept = kept_from(row, engine.queue, engine.requests, engine.policy)
+        if any(name not in kept for name in ready):
+            if row.home is None or row.home.name in ready:
+                return "is looked at next"
+            return f"waits for {row.home.name}, which is worth it"
+        why.append(f"{', '.join(ready)} {'is' if len(ready) == 1 else 'are'} kept for calls before it")
+    return "; ".join(why)
 
 
 def _place(workflow: str | None, step: str | None) -> str:

@@ -15,6 +15,7 @@ from agentsched.errors import (
     BackendUnavailable,
     CallLimitReached,
     Expired,
+    FleetEmpty,
     QueueFull,
     SchedulerClosed,
     UnknownModel,
@@ -27,10 +28,15 @@ E = TypeVar("E", bound=AgentschedError)
 NAMED = 50
 """Served models that an error names; a gateway may serve thousands."""
 
+NO_BACKEND = (
+    "the fleet is empty: every backend has been removed or drains; add one with scheduler.fleet.add(...)"
+)
+
 _BACKEND_ERRORS: dict[FailureKind, type[BackendError]] = {
     FailureKind.REFUSED: BackendUnavailable,
     FailureKind.BROKEN: BackendUnavailable,
     FailureKind.OWNER_GONE: BackendUnavailable,
+    FailureKind.REMOVED: BackendUnavailable,
     FailureKind.TIMEOUT: BackendTimeout,
     FailureKind.OVERLOADED: BackendOverloaded,
     FailureKind.PROTOCOL: BackendProtocolError,
@@ -76,6 +82,8 @@ def error_of(
             return for_sdk(UnknownModel)(
                 f"no backend serves {model!r}; served are: {_listed(served())}", **common
             )
+        case (_, Reason.NO_BACKEND):
+            return for_sdk(FleetEmpty)(NO_BACKEND, **common)
         case (_, Reason.CLOSED):
             return for_sdk(SchedulerClosed)("the scheduler is closed", **common)
         case _:

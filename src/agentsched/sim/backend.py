@@ -15,12 +15,13 @@ The rules, which are vLLM's at the resolution of engine steps:
 5. A call aborted while it waits is gone at once; in the batch it occupies its seat to the end of the
    current step.
 
-Everything is computed from the times of `submit` and `abort` alone: how often `advance` is called, and up
+Everything is computed from the times of `submit`, `abort` and `slow_down` alone: how often `advance` is called, and up
 to when, changes nothing. Steps between two events are never walked through.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from agentsched.sim.batch import DecodeBatch, Glide
@@ -103,8 +104,23 @@ class BackendModel:
         self._say(Kind.ABORTED, now, row)
         return True
 
+    def slow_down(self, now: float, factor: float) -> None:
+        """Have steps take `factor` times as long from `now` on, as does what is left of the one under way."""
+        if not factor >= 1.0:
+            raise ValueError(f"an engine does not slow down by a factor of {factor}")
+        self._run(now)
+        self.spec = replace(self.spec, speed=self.spec.speed.slower(factor))
+        if self._doing is _Doing.MIXED:
+            self._step_end = now + factor * (self._step_end - now)
+        elif self._doing is _Doing.DECODE:
+            batch = self._batch
+            begun = now - factor * (now - self._glide.end(batch.steps - self._glide_from))
+            self._glide = Glide(begun, self.spec.speed, width=len(batch.members), context=batch.context)
+            self._glide_from = batch.steps
+            self._turn_for_entry()
+
     def next_at(self) -> float | None:
-        """Return when something happens next, if nothing is submitted or aborted before; None if never."""
+        """Return when something happens next, if nothing is done to it before; None if never."""
         if self._outputs:
             return self.now
         match self._doing:

@@ -7,8 +7,18 @@ from functools import partial
 from math import inf
 
 from agentsched.engine import Engine, Journal
-from agentsched.engine.commands import Abort, Command, ListModels, Resolve, Start, WakeAt
-from agentsched.engine.events import Cancelled, Event, ModelsListed, Progressed, Submitted, Woke
+from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookAt, Resolve, Start, WakeAt
+from agentsched.engine.events import (
+    BackendJoined,
+    BackendLeft,
+    Cancelled,
+    Event,
+    ModelsListed,
+    Progressed,
+    Signalled,
+    Submitted,
+    Woke,
+)
 from agentsched.model import Backend, Request
 from agentsched.policy import Policy
 from agentsched.sim.plan import Node
@@ -75,6 +85,25 @@ class Loop:
         if request_id in self._nodes:
             self.feed(Cancelled(at=self.now, request_id=request_id))
 
+    def join(self, backend: Backend, server: Server) -> None:
+        """Have a backend join the fleet now.
+
+        Raises:
+            UsageError: if another one has its name or address.
+        """
+        self.engine.fleet.check_new(backend)
+        self._rows[backend.name] = _Row(server, backend, self._fetch)
+        self.feed(BackendJoined(at=self.now, backend=backend))
+
+    def leave(self, name: str, *, drain: bool = True) -> None:
+        """Have a backend leave the fleet now: once its calls have ended, or at once, so that they go on elsewhere.
+
+        Raises:
+            UsageError: if there is no such backend.
+        """
+        self.engine.fleet.of(name)
+        self.feed(BackendLeft(at=self.now, backend=name, drain=drain))
+
     def run(self, until: float = inf) -> None:
         """Let everything happen that is due up to then, or until somebody says `stop`."""
         heap = self._heap
@@ -126,6 +155,11 @@ class Loop:
             case ListModels():
                 models = tuple(self._rows[command.backend].backend.models or ()) or None
                 self._inbox.append(ModelsListed(at=self.now, backend=command.backend, models=models))
+            case LookAt(backend):
+                signals = self._rows[backend].server.signals()
+                self._inbox.append(Signalled(at=self.now, backend=backend, signals=signals))
+            case Forget():
+                pass  # another one of that name may be in its row already
 
     def _woke(self, now: float) -> None:
         self.feed(Woke(at=now))

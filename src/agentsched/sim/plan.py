@@ -22,6 +22,7 @@ class Node:
         max_tokens: the cap that the caller sets; None for none.
         prompt_blocks, output_blocks: hashes of the prompt's and the answer's full blocks, for prefix caches:
             see `Call`.
+        marks: what the library sees of the prompt's beginnings: see `Request`.
         pieces: the prompt itself, where it is known.
         signature: nodes with equal ones compute the same thing; None for one that is like no other.
         service_s: seconds it takes at a server that only counts time; None elsewhere.
@@ -37,6 +38,7 @@ class Node:
     max_tokens: int | None = None
     prompt_blocks: tuple[int, ...] = ()
     output_blocks: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
     pieces: tuple[Piece, ...] = ()
     signature: str | None = None
     service_s: float | None = None

@@ -195,6 +195,7 @@ class Player:
             priority=query.priority,
             deadline=query.deadline,
             slo_at=run.arrived_at + query.slo_s if query.slo_s is not None else None,
+            marks=node.marks,
         )
         call = self._live[request.id] = CallRow(run, number, now)
         run.live[request.id] = None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from agentsched.engine.events import Failed, Finished, Progressed
-from agentsched.model import Failure, FailureKind, Usage
+from agentsched.model import Failure, FailureKind, Signals, Usage
 from agentsched.sim.backend import BackendModel
 from agentsched.sim.calls import Call, Kind, Refusal
 from agentsched.sim.plan import Node
@@ -34,6 +34,10 @@ class Server(Protocol):
 
     def advance(self, now: float) -> list[News]:
         """Return what happened up to now, in order."""
+        ...
+
+    def signals(self) -> Signals | None:
+        """Return what it says of its load; None if nothing."""
         ...
 
 
@@ -81,6 +85,15 @@ class BatchServer:
                 news.append(Progressed(at=output.at, attempt_id=attempt_id, output_tokens=output.tokens))
         return news
 
+    def signals(self) -> Signals | None:
+        gauges, spec = self.model.gauges(), self.model.spec
+        return Signals(
+            running=gauges.running,
+            waiting=gauges.waiting,
+            kv_usage=gauges.kv_usage,
+            kv_tokens=spec.kv_blocks * spec.block_tokens,
+        )
+
 
 class FailingServer:
     """A server some of whose attempts fail at once.
@@ -115,6 +128,9 @@ class FailingServer:
         failed, self._failed = self._failed, []
         return [*failed, *self._inner.advance(now)]
 
+    def signals(self) -> Signals | None:
+        return self._inner.signals()
+
 
 class TimedServer:
     """A server that takes any number of attempts, each for the time that it is told: queueing theory's."""
@@ -144,6 +160,9 @@ class TimedServer:
                 usage = Usage(node.input_tokens, node.output_tokens)
                 news.append(Finished(at=at, attempt_id=attempt_id, usage=usage, learn=False))
         return news
+
+    def signals(self) -> Signals | None:
+        return None
 
 
 def _own_service_s(node: Node) -> float:

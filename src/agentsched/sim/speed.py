@@ -8,7 +8,7 @@ core, hence the default slope) and is wrong for engines whose step grows in jump
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 VLLM_BATCH_SLOPE = 0.06
 """Growth of a step per further sequence, as a share of the step with one: 1.2 ms of 20.2 ms."""
@@ -35,6 +35,15 @@ class Speed:
             raise ValueError("step_s and entry_s must be finite and above 0")
         if not min(self.prefill_s, self.batch_slope, self.context_s) >= 0:
             raise ValueError("prefill_s, batch_slope and context_s must not be negative")
+
+    def slower(self, factor: float) -> Speed:
+        """Return the speed at which every step takes `factor` times as long; the way to the engine stays what it is."""
+        return replace(
+            self,
+            step_s=factor * self.step_s,
+            prefill_s=factor * self.prefill_s,
+            context_s=factor * self.context_s,
+        )
 
     def step(self, sequences: int, prefill_tokens: int = 0) -> float:
         """Return the seconds of a step over `sequences`, less what reading the decoders' context costs."""

@@ -18,7 +18,18 @@ from agentsched.testing import wire
 from agentsched.testing.answer import Answer, json_answer
 from agentsched.testing.asked import Asked, read_generation, read_json
 from agentsched.testing.endpoints import ENDPOINTS, embed, error_answer, refusal_answer
-from agentsched.testing.faults import Fault, FaultPlan, Hang, Refuse, Refused, Rule, Status
+from agentsched.testing.faults import (
+    Fault,
+    FaultPlan,
+    Frozen,
+    Hang,
+    PageFault,
+    Refuse,
+    Refused,
+    Rule,
+    SlowStart,
+    Status,
+)
 from agentsched.testing.generation import Generation
 from agentsched.testing.live import LiveModel
 from agentsched.testing.received import Log, Received
@@ -40,7 +51,8 @@ class FakeBackend:
     """Serve `models` at `base_url` with the speed and limits of `spec`.
 
     With `api_key` set, calls need it. `event_tokens` is how many tokens one event of a stream carries, the
-    first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths.
+    first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
+    `old_names`, the metrics page has the names of an older vLLM.
     """
 
     def __init__(
@@ -54,6 +66,7 @@ class FakeBackend:
         responder: Responder = default_responder,
         event_tokens: int = 1,
         log_limit: int = 10_000,
+        old_names: bool = False,
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -64,6 +77,8 @@ class FakeBackend:
         self.event_tokens = event_tokens
         self.live = LiveModel(self.spec)
         self.faults = FaultPlan()
+        self.page_faults: dict[str, PageFault] = {}
+        self.old_names = old_names
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -98,9 +113,14 @@ class FakeBackend:
         self.faults.rules.append(rule)
         return rule
 
+    def fail_page(self, path: str, fault: PageFault) -> None:
+        """Let a fault hit every request to a page, such as `/metrics`, from now on."""
+        self.page_faults[path] = fault
+
     def heal(self) -> None:
         """Forget all faults; calls that hang or stall already go on doing so."""
         self.faults.rules.clear()
+        self.page_faults.clear()
 
     async def answer(self, request: Request) -> Answer:
         """Answer a request, in the time that takes; raises `Refused` where there is no connection."""
@@ -110,7 +130,7 @@ class FakeBackend:
         try:
             if request.method == "POST" and request.path in CALLS:
                 return await self._call(request)
-            return self._poll(request)
+            return await self._poll(request)
         except ErrorReply as error:
             return error_answer(error)
         except Exception as error:
@@ -119,10 +139,21 @@ class FakeBackend:
             _log.exception("the fake backend %s failed", self.name)
             return error_answer(ErrorReply(500, f"{type(error).__name__} in the fake backend"))
 
-    def _poll(self, request: Request) -> Answer:
+    async def _poll(self, request: Request) -> Answer:
         known = request.path in CALLS or any(path == request.path for _, path in ENDPOINTS)
         self.polls[request.path if known else "elsewhere"] += 1
         path = "/v1/models" if request.path.startswith("/v1/models/") else request.path
+        match self.page_faults.get(path):
+            case Frozen(page=page):
+                return Answer(headers={"content-type": "text/plain; charset=utf-8"}, body=page.encode())
+            case Hang():
+                await asyncio.Event().wait()
+            case SlowStart(delay_s=delay_s):
+                await self.live.sleep(delay_s)
+            case Status(code=code, message=message):
+                raise ErrorReply(code, message)
+            case None:
+                pass
         handler = ENDPOINTS.get((request.method, path))
         if handler is not None:
             self._check_key(request)

@@ -58,7 +58,12 @@ def _models(backend: FakeBackend, request: wire.Request) -> Answer:
 
 def _metrics(backend: FakeBackend, request: wire.Request) -> Answer:
     backend.live.settle()
-    text = page(backend.live.model, model_name=backend.models[0], finished=backend.log.reasons)
+    text = page(
+        backend.live.model,
+        model_name=backend.models[0],
+        finished=backend.log.reasons,
+        old_names=backend.old_names,
+    )
     return Answer(headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}, body=text.encode())
 
 

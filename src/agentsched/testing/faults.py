@@ -92,6 +92,16 @@ class EarlyEnd:
     after_events: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """Show the same page whatever happens."""
+
+    page: str
+
+
+PageFault = Status | Hang | SlowStart | Frozen
+"""What may be wrong with a page that says how a backend is."""
+
 Fault = Refuse | Status | Hang | SlowStart | Stall | Cut | ErrorEvent | Garbage | EarlyEnd
 
 

@@ -1,4 +1,4 @@
-"""The metrics page of a fake backend, in Prometheus text and under vLLM's current names."""
+"""The metrics page of a fake backend, in Prometheus text and under vLLM's names."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from agentsched.sim.backend import BackendModel
 from agentsched.sim.gauges import Histogram
 
 
-def page(model: BackendModel, *, model_name: str, finished: Mapping[str, int]) -> str:
-    """Return the page; `finished` counts answers by finish reason."""
+def page(
+    model: BackendModel,
+    *,
+    model_name: str,
+    finished: Mapping[str, int] | None = None,
+    old_names: bool = False,
+) -> str:
+    """Return the page; `finished` counts answers by finish reason. Names are the current ones unless said."""
     labels = f'engine="0",model_name="{_escape(model_name)}"'
-    return "".join(_lines(model, labels, finished))
+    return "".join(_lines(model, labels, finished or {}, "gpu" if old_names else "kv"))
 
 
-def _lines(model: BackendModel, labels: str, finished: Mapping[str, int]) -> Iterator[str]:
+def _lines(model: BackendModel, labels: str, finished: Mapping[str, int], memory: str) -> Iterator[str]:
     gauges, counters, spec = model.gauges(), model.counters, model.spec
     yield from _number("gauge", "num_requests_running", labels, gauges.running)
     yield from _number("gauge", "num_requests_waiting", labels, gauges.waiting)
     yield "# TYPE vllm:num_requests_waiting_by_reason gauge\n"
     for reason, value in (("capacity", gauges.waiting), ("deferred", 0)):
         yield f'vllm:num_requests_waiting_by_reason{{{labels},reason="{reason}"}} {value}\n'
-    yield from _number("gauge", "kv_cache_usage_perc", labels, gauges.kv_usage)
+    yield from _number("gauge", f"{memory}_cache_usage_perc", labels, gauges.kv_usage)
     info = f'block_size="{spec.block_tokens}",num_gpu_blocks="{spec.kv_blocks}"'
     yield from _number("gauge", "cache_config_info", f"{labels},{info}", 1)
     for name, value in (

@@ -8,8 +8,9 @@ from typing import Any, cast
 from agentsched.model import FailureKind
 from agentsched.transport.gist import ChoicesGist, Gist
 from agentsched.transport.head import Head
-from agentsched.transport.incoming import CHARS_PER_TOKEN, Incoming, Kind
+from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
+from agentsched.transport.marks import CHARS_PER_TOKEN
 from agentsched.transport.outgoing import Outgoing, renamed
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import MAX_BYTES, AnswerTooLong

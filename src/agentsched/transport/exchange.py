@@ -135,6 +135,11 @@ class Exchange:
         if self._events is not None:
             self._events.end()
 
+    @property
+    def partial_text(self) -> str:
+        """What has been generated."""
+        return self._events.gist.text if self._events is not None else ""
+
     def stop(self) -> None:
         """Wait for no more: an answer that has its finish reason is complete without what may follow."""
         if self._events is not None and self._events.gist.settled:
@@ -158,7 +163,7 @@ class Exchange:
             delivered=self._sink.delivered,
             detail=self._without_key(broken.detail)[:MAX_DETAIL_CHARS],
         )
-        return Ended(failure, broken.refusal, self._events.gist.text if self._events is not None else "")
+        return Ended(failure, broken.refusal, self.partial_text)
 
     def _without_key(self, detail: str) -> str:
         """Return what may be logged of a backend's words: some quote the key that they refuse."""

@@ -1,6 +1,6 @@
 """What the app's SDK sends: one HTTP request, understood as far as scheduling needs it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, cast
@@ -9,9 +9,15 @@ from agentsched.errors import UsageError
 from agentsched.model.value import value
 from agentsched.transport.head import Headers, header
 from agentsched.transport.jsontext import loads
+from agentsched.transport.prompt import (
+    Prompt,
+    chat_prompt,
+    completion_prompt,
+    response_prompt,
+    unmarked_prompt,
+)
 
 API_ROOT = b"/v1"
-CHARS_PER_TOKEN = 4
 
 MAX_MODEL_CHARS = 1_000
 """Longer names are mistakes; names are kept with the stories of calls."""
@@ -41,18 +47,14 @@ class Kind(StrEnum):
         return self is Kind.CHAT
 
 
-_TEXTS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.CHAT: ("messages",),
-    Kind.COMPLETION: ("prompt",),
-    Kind.RESPONSE: ("instructions", "input"),
-    Kind.EMBEDDING: ("input",),
-    Kind.MODELS: (),
-    Kind.OPAQUE: ("input", "messages", "prompt", "query", "documents"),
+_PROMPTS: Mapping[Kind, Callable[[Mapping[str, Any]], Prompt]] = {
+    Kind.CHAT: chat_prompt,
+    Kind.COMPLETION: completion_prompt,
+    Kind.RESPONSE: response_prompt,
+    Kind.EMBEDDING: lambda body: unmarked_prompt(body, ("input",)),
+    Kind.MODELS: lambda body: Prompt(0),
+    Kind.OPAQUE: lambda body: unmarked_prompt(body, ("input", "messages", "prompt", "query", "documents")),
 }
-"""Fields that hold the prompt."""
-
-_SAID = frozenset(("content", "text", "tool_calls", "function", "arguments", "output"))
-"""Fields of a message, and of its parts, that hold text; images and the like are no text."""
 
 _RETRY_COUNT = b"x-stainless-retry-count"
 """As the SDKs spell it."""
@@ -135,10 +137,10 @@ class Incoming:
         return 0
 
     @property
-    def input_tokens(self) -> int:
-        """Prompt tokens, estimated from the text."""
-        chars = sum(_chars(self.body.get(name)) for name in _TEXTS[self.kind])
-        return (chars or len(self.content)) // CHARS_PER_TOKEN
+    def prompt(self) -> Prompt:
+        """How long its prompt is, and how it begins; where no text is found, the whole body counts."""
+        prompt = _PROMPTS[self.kind](self.body)
+        return prompt if prompt.chars else Prompt(len(self.content))
 
 
 def read(
@@ -235,19 +237,3 @@ def _understood(kind: Kind, content: bytes) -> Mapping[str, Any]:
 
 def _is_json(headers: Headers) -> bool:
     return b"json" in header(headers, b"content-type").lower()
-
-
-def _chars(value: Any) -> int:
-    """Count the characters of all text in messages or prompts; token ids count as one token each."""
-    chars, left = 0, [value]
-    while left:
-        value = left.pop()
-        if isinstance(value, str):
-            chars += len(value)
-        elif isinstance(value, list):
-            left += cast("list[Any]", value)
-        elif isinstance(value, dict):
-            left += [part for name, part in cast("dict[str, Any]", value).items() if name in _SAID]
-        elif isinstance(value, int):
-            chars += CHARS_PER_TOKEN
-    return chars

@@ -105,7 +105,7 @@ class Addressing:
 
     def _header_set(self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool) -> Any:
         same = tuple([pair for pair in incoming.headers if pair[0] not in _OF_ONE_CALL])
-        key = (same, backend.name, streamed)
+        key = (same, backend.base_url, backend.api_key, streamed)  # one of the same name may follow
         made = self._headers.get(key)
         if made is None:
             headers = [(b"host", url.netloc), *_headers(incoming, backend, streamed)]

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from agentsched.model import Usage
-from agentsched.transport.incoming import CHARS_PER_TOKEN
+from agentsched.transport.marks import CHARS_PER_TOKEN
 
 MAX_COUNT = 10**7
 """No call has more tokens; a larger count is a mistake of the backend's."""

@@ -1,0 +1,79 @@
+"""How much work one backend is given at a time, in tokens: release control.
+
+An engine serves first what came first, so only what is not released yet can still be ordered. What is released
+beyond the engine's memory waits there, or drives out what runs. The budget is a share of the memory that the engine
+says it has, else of what it held when it first kept a call waiting; it grows while first tokens come in time, and is
+cut when they do not (additive increase and multiplicative decrease on the first token's delay).
+"""
+
+from math import inf
+
+SHARE = 0.9
+"""Of an engine's memory that is given out: answers turn out longer than expected, and others may send there too."""
+
+LEAST = 0.25
+"""Of an engine's memory that is given out however late first tokens come."""
+
+GROWTH = 1.02
+"""Of a budget that is used, with every first token that comes in time."""
+
+USED = 0.8
+"""Share of a budget that is given out when the budget is said to be used."""
+
+LATE, LATE_S = 3.0, 2.0
+"""A first token is late that took more than so many times what was expected and so many seconds more."""
+
+FULL = 0.9
+"""Share of an engine's memory in use at which its own gauge holds the budget."""
+
+MOST = 8.0
+"""Times what is committed that an engine is taken to hold at most, however empty it says it is."""
+
+TOWARDS = 0.3
+"""Share of the way that the budget goes with each look at the gauge."""
+
+
+def is_late(expected_s: float, took_s: float) -> bool:
+    """Whether a first token tells of a queue inside the engine."""
+    return took_s > LATE * expected_s + LATE_S
+
+
+class Budget:
+    """The budget of one backend.
+
+    Attributes:
+        tokens: that may be committed to it: prompts as far as they are not cached, and expected answers.
+        told: tokens that the engine says it holds; None if it did not say.
+    """
+
+    __slots__ = ("_cut_at", "tokens", "told")
+
+    def __init__(self) -> None:
+        self.tokens = inf
+        self.told: int | None = None
+        self._cut_at = -inf
+
+    def tell(self, kv_tokens: int) -> None:
+        """Take what the engine says of its memory."""
+        if kv_tokens != self.told:
+            self.told = kv_tokens
+            self.tokens = SHARE * kv_tokens
+
+    def follow(self, held: float, usage: float, *, running: int, waiting: int) -> None:
+        """Take what share of its memory an engine uses for what is committed, and how many calls it runs and holds up.
+
+        What is committed fills its memory by that share, however much of it is shared or longer than expected.
+        """
+        target = FULL * held * running / ((running + waiting) * max(usage, 1.0 / MOST))
+        tokens = target if self.tokens == inf else self.tokens + TOWARDS * (target - self.tokens)
+        self.tokens = max(tokens, LEAST * self.told if self.told is not None else 0.0)
+
+    def first_token(self, now: float, started_at: float, held: float, *, late: bool) -> None:
+        """Take a first token of a call that started then, while so many tokens are committed."""
+        if not late:
+            if held >= USED * self.tokens:
+                self.tokens *= GROWTH
+        elif started_at >= self._cut_at:  # what was released before the last cut tells nothing new
+            self._cut_at = now
+            least = LEAST * self.told if self.told is not None else 0.0
+            self.tokens = max(SHARE * min(held, self.tokens), least)

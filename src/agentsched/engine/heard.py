@@ -1,0 +1,91 @@
+"""What one backend says of its load, and how far that is believed: our own counts come first, it corrects them."""
+
+from math import inf
+
+from agentsched.engine.budget import Budget
+from agentsched.model import Signals
+
+LOOK_S = 5.0
+"""How often a backend that is at work is looked at."""
+
+LOOK_FROM = 4
+"""Calls at a backend from which on it is looked at: with fewer there is nothing to hold back."""
+
+SILENT_S = 60.0
+"""How long a backend that did not say is left alone."""
+
+FRESH_S = 15.0
+"""Signals this old say nothing any more."""
+
+FROZEN = 3
+"""Times that a backend at work says the very same before it is no longer believed."""
+
+
+class Heard:
+    """The latest signals of one backend.
+
+    Attributes:
+        signals: as they came; None if there are none.
+        at: when they came.
+        look_at: when the backend is looked at next; infinite if it never is.
+    """
+
+    __slots__ = ("_foreign", "_same", "at", "look_at", "signals")
+
+    def __init__(self, *, asked: bool) -> None:
+        self.signals: Signals | None = None
+        self.at = -inf
+        self.look_at = -inf if asked else inf
+        self._foreign = 0
+        self._same = 0
+
+    @property
+    def frozen(self) -> bool:
+        """Whether they do not follow what happens."""
+        return self._same >= FROZEN
+
+    def foreign(self, now: float) -> int:
+        """Return how many calls are there that are not ours, as far as that is known."""
+        return self._foreign if self._foreign and now <= self.at + FRESH_S else 0
+
+    def look_due(self, now: float, running: int) -> bool:
+        """Return whether the backend is to be asked now, with so many calls there, and note that it is."""
+        due = now >= self.look_at and running >= LOOK_FROM
+        if due:
+            self.look_at = now + LOOK_S
+        return due
+
+    def hear(self, now: float, signals: Signals | None, *, running: int, held: float, budget: Budget) -> bool:
+        """Take an answer of a backend that runs so many of our calls; return whether it means more room."""
+        if signals is None:
+            self.look_at = now + SILENT_S
+            return False
+        self._same = self._same + 1 if running and self._is_same(signals) else 0
+        self.signals, self.at = signals, now
+        if self.frozen:
+            self._foreign = 0
+            return False
+        self._foreign = max((signals.running or 0) + (signals.waiting or 0) - running, 0)
+        before = budget.tokens
+        if signals.kv_tokens:
+            budget.tell(signals.kv_tokens)
+        if signals.kv_usage is not None and signals.running and held > 0:
+            budget.follow(held, signals.kv_usage, running=signals.running, waiting=signals.waiting or 0)
+        return budget.tokens > before
+
+    def _is_same(self, signals: Signals) -> bool:
+        """Whether nothing moves: of the memory in use, which always does where calls run; else of all that is said."""
+        before = self.signals
+        if before is None or signals.kv_usage is None:
+            return signals == before
+        return signals.kv_usage == before.kv_usage
+
+    def tells(self, now: float) -> bool:
+        """Whether the engine said a short while ago how full it is."""
+        signals = self.signals
+        return (
+            signals is not None
+            and signals.kv_usage is not None
+            and now <= self.at + FRESH_S
+            and not self.frozen
+        )

@@ -1,0 +1,31 @@
+"""What finished calls say of the next ones: one place that is told of every answer and asked about every call."""
+
+from agentsched.model import Job, Request
+from agentsched.predict.lengths import MeanLengths
+from agentsched.predict.prompts import PromptLengths
+
+
+class Past:
+    """The lengths of answers by step, and of prompts by model."""
+
+    def __init__(self) -> None:
+        self.lengths = MeanLengths()
+        self.prompts = PromptLengths()
+
+    def job(self, request: Request, now: float) -> Job:
+        """Return what is to be expected of a call that was made now."""
+        return Job(
+            request,
+            now,
+            self.lengths.expected((request.model, request.workflow, request.step), request.max_tokens),
+            self.prompts.expected(request.model, request.input_tokens),
+        )
+
+    def learn(self, request: Request, read: int | None, written: int) -> None:
+        """Take how many tokens its prompt and its answer had; None where the backend did not say."""
+        if read is not None:
+            self.prompts.observe(request.model, request.input_tokens, read)
+        if written > 0:
+            cap = request.max_tokens  # a backend's count may be wrong; a caller's cap is not
+            key = (request.model, request.workflow, request.step)
+            self.lengths.observe(key, written if cap is None else min(written, cap))
