@@ -1,6 +1,7 @@
 # make test   set everything up and pass the tests
 # make demo   set everything up and run the text-to-SQL agent under load, directly and scheduled
 # make policy play the core table of the policy bench and write docs/benchmarks.md: about an hour
+# make gates  play what is claimed of the default policy, judge it and write docs/gates.md: about ten minutes
 # make soak   a hundred thousand calls leave nothing behind
 # make vllm   set vLLM up (for CPUs; 4 GB of disk) and compare its streams with its whole answers
 # The tests run twice: beside openai 3 and httpx2, and beside openai 2 and httpx, since some clients need the one
@@ -11,7 +12,7 @@ VENV2 ?= .venv-openai2
 VLLM ?= .venv-vllm
 BIN := $(VENV)/bin
 
-.PHONY: test lint demo bench policy soak vllm clean
+.PHONY: test lint demo bench policy gates soak vllm clean
 
 $(VENV)/ready: GENERATION = openai3
 $(VENV2)/ready: GENERATION = openai2
@@ -38,10 +39,14 @@ demo: $(VENV)/ready
 policy: $(VENV)/ready
 	$(BIN)/python -m benchmarks.policy core
 
+gates: $(VENV)/ready
+	$(BIN)/python -m benchmarks.policy gates
+
 soak: $(VENV)/ready
 	AGENTSCHED_SOAK=100000 $(BIN)/pytest tests/soak
 
 bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks.micro.decisions
 	$(BIN)/python -m benchmarks.micro.engine
 	$(BIN)/python -m benchmarks.micro.import_time
 	-$(BIN)/python -m benchmarks.micro.loop

@@ -3,6 +3,8 @@
 row WORKLOAD FLEET LOAD    one row, printed
 core                       the core table, capacities and plots, written to the page
 full                       the same and all other rows; what was played before is not played again
+gates [CLAIM ...]          what is claimed of the default policy, judged, printed and written to `docs/gates.md`;
+                           some of the claims are only printed
 tune WORKLOAD/FLEET ...    measure load 1.0 and set everybody's dials, once; kept in `tuned.json`
 """
 
@@ -15,9 +17,12 @@ from math import inf
 
 from agentsched.sim.gpus import FLEETS
 from benchmarks.policy import smoke
-from benchmarks.policy.cast import CAST
+from benchmarks.policy.cast import COMPETING
 from benchmarks.policy.pool import ROOT, Pool, Store
 from benchmarks.policy.report.book import FAIR, section, write_page
+from benchmarks.policy.report.claims import CLAIMS
+from benchmarks.policy.report.gates import SEEDS as GATES_SEEDS
+from benchmarks.policy.report.gates import page, write_gates
 from benchmarks.policy.report.standings import standings
 from benchmarks.policy.row import CLOSED, CORE, CORE_SEEDS, FULL, Row
 from benchmarks.policy.traffic import ARRIVALS
@@ -56,6 +61,11 @@ def _run(given: argparse.Namespace) -> int:
                 for site in given.sites or sorted({row.site for row in (*CORE, *FULL)}):
                     found = tune(site, pool)
                     print(f"{'/'.join(site)}: {found.rate:.4f} queries/s, {found.dials}")
+            case "gates" if given.claims:
+                claims = [claim for claim in CLAIMS if claim.name in given.claims]
+                print(page(claims, pool, range(given.seeds)))
+            case "gates":
+                print(write_gates(pool, range(given.seeds)))
             case "smoke":
                 smoke.record()
             case command:
@@ -66,23 +76,29 @@ def _run(given: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.policy", description=__doc__.split("\n")[0])
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--jobs", type=_count, default=2, help="processes (2)")
-    common.add_argument("--seeds", type=_count, default=CORE_SEEDS, help=f"seeds per row ({CORE_SEEDS})")
     commands = parser.add_subparsers(dest="command", required=True)
-    row = commands.add_parser("row", parents=[common], help="play one row and print it")
+    row = commands.add_parser("row", parents=[_common()], help="play one row and print it")
     row.add_argument("workload", choices=sorted(WORKLOADS))
     row.add_argument("fleet", choices=sorted(FLEETS))
     row.add_argument("load", type=_load, help="as a share of the site's load 1.0; queries in a closed loop")
     row.add_argument("--arrivals", default="poisson", choices=[*ARRIVALS, CLOSED])
-    commands.add_parser("core", parents=[common], help="play the core table and write the page")
-    commands.add_parser("full", parents=[common], help="play every row and write the page")
-    commands.add_parser("smoke", parents=[common], help="record the figures that the tests compare with")
+    commands.add_parser("core", parents=[_common()], help="play the core table and write the page")
+    commands.add_parser("full", parents=[_common()], help="play every row and write the page")
+    gates = commands.add_parser("gates", parents=[_common(GATES_SEEDS)], help="judge what is claimed")
+    gates.add_argument("claims", nargs="*", type=_claim, metavar="CLAIM", help=", ".join(_claims()))
+    commands.add_parser("smoke", parents=[_common()], help="record the figures that the tests compare with")
     tuning = commands.add_parser(
-        "tune", parents=[common], help=f"measure and set, for the dials of {len(CAST)} contenders"
+        "tune", parents=[_common()], help=f"measure and set, for the dials of {len(COMPETING)} contenders"
     )
     tuning.add_argument("sites", nargs="*", type=_site, metavar="WORKLOAD/FLEET")
     return parser
+
+
+def _common(seeds: int = CORE_SEEDS) -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--jobs", type=_count, default=2, help="processes (2)")
+    common.add_argument("--seeds", type=_count, default=seeds, help=f"seeds per row ({seeds})")
+    return common
 
 
 def _count(text: str) -> int:
@@ -99,6 +115,16 @@ def _load(text: str) -> float:
     if not 0 < load < inf:
         raise argparse.ArgumentTypeError(f"{text} is not a load above 0")
     return load
+
+
+def _claims() -> list[str]:
+    return [claim.name for claim in CLAIMS]
+
+
+def _claim(text: str) -> str:
+    if text not in _claims():
+        raise argparse.ArgumentTypeError(f"{text} is not one of {', '.join(_claims())}")
+    return text
 
 
 def _site(text: str) -> tuple[str, str]:

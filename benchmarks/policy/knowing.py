@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from operator import itemgetter
 
-from agentsched import Backend, Policy
+from agentsched import Backend
 from agentsched.engine.commands import Resolve, Start
 from agentsched.model import BackendLoad, Job
 from agentsched.sim.plan import Node
@@ -21,6 +21,7 @@ from agentsched.sim.server import BatchServer
 from agentsched.sim.spec import BackendSpec
 from benchmarks.policy.fleets import kv_tokens
 from benchmarks.policy.fusing import FusingPlayer
+from benchmarks.policy.peers import plain
 
 LOOK_AHEAD = 8
 """Calls that may be passed over, in order, to find one that fits somewhere."""
@@ -51,7 +52,7 @@ class KnowingPlayer(FusingPlayer):
         patience: float,
         fuses: bool,
     ) -> None:
-        super().__init__(fleet, policy=Policy(cost=self._cost), watches=watches, fuses=fuses)
+        super().__init__(fleet, policy=plain(cost=self._cost), watches=watches, fuses=fuses)
         self._rank = rank
         self._affine = affine
         self._patience = patience
@@ -110,7 +111,7 @@ class KnowingPlayer(FusingPlayer):
         spared = place.server.model.cached_tokens(node.prompt_blocks) if self._affine else 0
         unread = max(node.input_tokens - spared, 1)
         prefill_s = unread * speed.prefill_s
-        ahead = place.unread + self.loop.engine.backends[place.name].prefill_tokens
+        ahead = place.unread + self.loop.engine.backends[place.name].unread_tokens
         seat_s = node.output_tokens * speed.step_s * speed.batch_slope
         own_s = ahead * speed.prefill_s + prefill_s + node.output_tokens * speed.step(running + 1)
         return own_s + running * (prefill_s + seat_s), unread + node.output_tokens

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from agentsched import Policy
 from agentsched.model import BackendLoad, Job
-from agentsched.policy import Rank, arrival
+from agentsched.policy import Cost, Rank, arrival
 from agentsched.sim.player import CallRow, Run, Watch
 from benchmarks.policy.contender import Contender, Setup, Stage
 
@@ -23,23 +23,28 @@ GROUPS_PER_SLO = 4
 """Groups of deadlines per mean wish in the QLM-like order."""
 
 
+def plain(*, cost: Cost, rank: Rank = arrival) -> Policy:
+    """Return a policy that releases whatever a backend's limit lets it, and waits for none: a peer has no more."""
+    return Policy(rank=rank, cost=cost, release_control=False, patience=0)
+
+
 # -- released at once ----------------------------------------------------------------------------------------
 
 
 def round_robin(stage: Stage) -> Setup:
     """Each call to the backend that got the fewest so far."""
-    return Setup(policy=Policy(cost=lambda job, load: 0.0))
+    return Setup(policy=plain(cost=lambda job, load: 0.0))
 
 
 def least_outstanding(stage: Stage) -> Setup:
     """Each call to the backend with the fewest unanswered."""
-    return Setup(policy=Policy(cost=lambda job, load: load.running))
+    return Setup(policy=plain(cost=lambda job, load: load.running))
 
 
 def weighted_least_outstanding(stage: Stage, exponent: float) -> Setup:
     """The same, each unanswered call counted with the backend's seconds per call to the power of `exponent`."""
     seconds = {name: call_s**exponent for name, call_s in stage.profile.call_s.items()}
-    return Setup(policy=Policy(cost=lambda job, load: (load.running + 1) * seconds[load.name]))
+    return Setup(policy=plain(cost=lambda job, load: (load.running + 1) * seconds[load.name]))
 
 
 # -- held back -----------------------------------------------------------------------------------------------
@@ -47,7 +52,7 @@ def weighted_least_outstanding(stage: Stage, exponent: float) -> Setup:
 
 def held_back(stage: Stage, factor: float, rank: Rank, *watches: Watch) -> Setup:
     """Return the setup of an order behind limits."""
-    policy = Policy(rank=rank, cost=true_finish(stage))
+    policy = plain(rank=rank, cost=true_finish(stage))
     return Setup(policy=policy, limits=stage.limits(factor), watches=watches)
 
 
@@ -58,7 +63,7 @@ def true_finish(stage: Stage) -> Callable[[Job, BackendLoad], float]:
 
     def cost(job: Job, load: BackendLoad) -> float:
         speed = speeds[load.name]
-        prefill_s = (load.prefill_tokens + job.input_tokens) * speed.prefill_s
+        prefill_s = (load.unread_tokens + job.input_tokens) * speed.prefill_s
         return prefill_s + outputs[_key(job)] * speed.step(load.running + 1)
 
     return cost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from agentsched import Backend
@@ -89,16 +89,26 @@ def saturate(
 
 
 def _player(contender: Contender, dials: Dials, row: Row, supply: Watch) -> tuple[Player, list[BatchServer]]:
-    specs = fleet(row.fleet)
-    servers = {name: BatchServer(spec) for name, spec in specs.items()}
-    known = profile(row.workload, row.fleet)
-    stage = Stage(specs=specs, servers=servers, profile=known, slo_scale=row.slo_scale)
-    setup = contender.prepare(stage, *dials)
-    backends = [(_backend(name, setup), server) for name, server in servers.items()]
+    servers = {name: BatchServer(spec) for name, spec in fleet(row.fleet).items()}
     stop = Stop(row.warm_up + row.queries)
-    player = setup.player(backends, setup.policy, [*setup.watches, stop, supply])
+    player = ready(contender, dials, row, servers, [stop, supply])
     stop.stop = player.loop.stop
     return player, list(servers.values())
+
+
+def ready(
+    contender: Contender,
+    dials: Dials,
+    row: Row,
+    servers: Mapping[str, BatchServer],
+    watches: Sequence[Watch],
+) -> Player:
+    """Return a contender's player before the servers of a row's fleet, by name; no query has arrived."""
+    known = profile(row.workload, row.fleet)
+    stage = Stage(specs=fleet(row.fleet), servers=servers, profile=known, slo_scale=row.slo_scale)
+    setup = contender.prepare(stage, *dials)
+    backends = [(_backend(name, setup), server) for name, server in servers.items()]
+    return setup.player(backends, setup.policy, [*setup.watches, *watches])
 
 
 def _backend(name: str, setup: Setup) -> Backend:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from functools import cache
 
+from agentsched.predict import prefixes
 from agentsched.sim.plan import Node, Plan
 from agentsched.sim.prompt import Piece, blocks_of, tokens_of
 
 BLOCK_TOKENS = 64
 """Tokens of a block in the prefix caches of the benchmark's engines."""
+
+BLOCKS_A_MARK = prefixes.MARK_TOKENS // BLOCK_TOKENS
 
 LIMIT_TOKENS = 30_000
 """No prompt and answer are longer together: all fit a context of 32,768 and the memory of the smallest card."""
@@ -63,6 +66,7 @@ class Draft:
         input_tokens = tokens_of(pieces) + TAIL_TOKENS
         if input_tokens + output_tokens > LIMIT_TOKENS:
             raise ValueError(f"{step} of {self.workflow} has {input_tokens} + {output_tokens} tokens")
+        blocks = blocks_of(pieces, BLOCK_TOKENS)
         self._nodes.append(
             Node(
                 step=step,
@@ -71,7 +75,8 @@ class Draft:
                 input_tokens=input_tokens,
                 output_tokens=output_tokens,
                 max_tokens=max_tokens,
-                prompt_blocks=blocks_of(pieces, BLOCK_TOKENS),
+                prompt_blocks=blocks,
+                marks=blocks[BLOCKS_A_MARK - 1 :: BLOCKS_A_MARK],
                 pieces=pieces,
                 signature=signature,
             )

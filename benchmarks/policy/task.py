@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.policy.cast import CAST
+from benchmarks.policy.changing import Change
 from benchmarks.policy.contender import Dials, limits
 from benchmarks.policy.fleets import fleet
 from benchmarks.policy.limit import Limit
@@ -59,7 +60,7 @@ def tasks_at(
     ]
 
 
-def queries_of(task: Task | Limit) -> tuple[str, int]:
+def queries_of(task: Task | Limit | Change) -> tuple[str, int]:
     """Return what tells the queries of a task from those of others: sorted by it, tasks find theirs made already."""
     return task.row.workload, task.seed
 

@@ -108,9 +108,9 @@ def test_capacities() -> None:
 
 
 def test_everybody_is_introduced() -> None:
-    from benchmarks.policy.cast import CAST
+    from benchmarks.policy.cast import COMPETING
 
-    assert set(WHO) == {*CAST, *ROUTERS}
+    assert set(WHO) == {*(contender.name for contender in COMPETING), *ROUTERS}
     assert contenders(list(KNOWING)).count("\n") == 1
 
 

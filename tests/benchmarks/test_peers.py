@@ -142,7 +142,6 @@ HOT = (0.0, call("hot"))
 def test_fifo_goes_by_arrival() -> None:
     late_but_urgent = [HOT, (0.1, call("a", slo_s=90)), (0.2, call("b", slo_s=50))]
     assert order_of("FIFO + limit", late_but_urgent) == ["hot", "a", "b"]
-    assert order_of("agentsched", late_but_urgent) == ["hot", "a", "b"]
 
 
 def test_edf_goes_by_deadline_and_llf_by_laxity() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agentsched.sim.report import METRICS, mean
 from benchmarks.policy.bounds import Bounds
 from benchmarks.policy.clairvoyant import CLAIRVOYANT, FUSING
+from benchmarks.policy.contender import Dials
 from benchmarks.policy.limit import Limit, limits_at
 from benchmarks.policy.pool import Figures, Playable, Pool
 from benchmarks.policy.row import Row
@@ -60,7 +61,7 @@ def tasks_of(row: Row, contenders: Iterable[str], seeds: Sequence[int]) -> list[
     """Return what has to be played for a row."""
     kept, rate = tuned(row.site), rate_of(row)
     settings = [(name, kept.dials_of(name, row.load)) for name in contenders]
-    settings += [(name, dials) for name in kept.ceilings for dials in _distinct(row, name)]
+    settings += [(name, dials) for name in kept.ceilings for dials in ceilings_of(row, name)]
     limits = [*limits_at(row, rate, seeds), *limits_at(row, rate, seeds, fused=True)]
     return [*tasks_at(row, rate, settings, seeds), *limits]
 
@@ -77,7 +78,7 @@ def gather(
     """Return the standings from what was found by task."""
     kept, rate = tuned(row.site), rate_of(row)
 
-    def played(name: str, dials: tuple[float | str, ...]) -> list[Figures]:
+    def played(name: str, dials: Dials) -> list[Figures]:
         return [found[_key(Task(contender=name, dials=dials, row=row, seed=s, rate=rate))] for s in seeds]
 
     def worked_out(limits: Iterable[Limit]) -> list[Bounds]:
@@ -87,13 +88,14 @@ def gather(
         row=row,
         seeds=seeds,
         figures={name: played(name, kept.dials_of(name, row.load)) for name in contenders},
-        ceilings={name: [played(name, dials) for dials in _distinct(row, name)] for name in kept.ceilings},
+        ceilings={name: [played(name, dials) for dials in ceilings_of(row, name)] for name in kept.ceilings},
         bounds=worked_out(limits_at(row, rate, seeds)),
         fused_bounds=worked_out(limits_at(row, rate, seeds, fused=True)),
     )
 
 
-def _distinct(row: Row, name: str) -> list[tuple[float | str, ...]]:
+def ceilings_of(row: Row, name: str) -> list[Dials]:
+    """Return the dials that a clairvoyant contender plays a row with."""
     best = tuned(row.site).ceiling(name, row.load)
     return list(dict.fromkeys(best.values()))
 
