@@ -54,6 +54,27 @@ async def keep_busy(rig: Rig, seconds: float, *, at_once: int) -> None:
     await asyncio.gather(*(one_after_another(number) for number in range(at_once)))
 
 
+def test_case_85_counts_never_fall_below_what_runs() -> None:
+    """85: ends that come twice, late or not at all must not make a backend look emptier than empty."""
+    bench = Bench(*fleet(a={}, b={}, c={}))
+    where: list[str] = []
+    for number in range(1, 301):
+        start = bench.submit(f"r{number}", float(number))[0]
+        assert isinstance(start, Start)
+        where.append(start.backend)
+        if number % 3 == 0:
+            bench.cancel(f"r{number}", number + 0.1)
+        if number % 7:
+            bench.finish(start.attempt_id, number + 0.2, output_tokens=10)
+            bench.finish(start.attempt_id, number + 0.3, output_tokens=10)
+            bench.fail(start.attempt_id, number + 0.4)
+    left = sum(number % 7 == 0 and number % 3 != 0 for number in range(1, 301))
+    rows = bench.engine.backends.values()
+    assert sum(len(row.running) for row in rows) == left
+    assert all(row.held_tokens >= 0 and row.unread_tokens >= 0 for row in rows)
+    assert max(map(where.count, "abc")) - min(map(where.count, "abc")) < 30
+
+
 @pytest.mark.parametrize("at_once", [20, 40, 200])
 def test_case_86_where_all_loads_read_zero_ties_spread(at_once: int) -> None:
     """86: all backends show loads of zero, whatever they do: none of them gets everything."""
