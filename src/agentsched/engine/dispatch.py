@@ -5,7 +5,7 @@ from math import inf, isnan
 
 from agentsched.engine.backends import BackendRow
 from agentsched.engine.placement import Offer, Placement
-from agentsched.engine.queue import Queue
+from agentsched.engine.queue import Choice, Queue
 from agentsched.engine.rows import RequestRow
 from agentsched.errors import UsageError
 from agentsched.model import Job
@@ -78,11 +78,15 @@ class Dispatch:
         self._overtakes = overtakes(policy)
         self.blocked_until = inf
 
-    def is_open(self, backend: BackendRow) -> bool:
-        """Whether a backend may be given more."""
-        return backend.has_slot and not (
-            self._controlled and backend.held_tokens >= backend.budget.tokens and backend.running
-        )
+    def any_open(self, choice: Choice) -> bool:
+        """Whether one of these backends may be given more."""
+        for name in choice:
+            backend = self._backends[name]
+            if backend.has_slot and not (
+                self._controlled and backend.held_tokens >= backend.budget.tokens and backend.running
+            ):
+                return True
+        return False
 
     def next(self, now: float) -> tuple[RequestRow, Offer, Sequence[Offer]] | None:
         """Return the best-ranked call that can start, where, and what was offered; None if none can.
@@ -92,7 +96,7 @@ class Dispatch:
         self.blocked_until = inf
         found: tuple[RequestRow, Offer, Sequence[Offer]] | None = None
         for choice, lane in self._queue.lanes.items():
-            if not any(self.is_open(self._backends[name]) for name in choice):
+            if not self.any_open(choice):
                 continue
             claimed: set[str] = set()
             for key, request_id in lane.front:

@@ -35,7 +35,6 @@ class Waiting:
         self.blocked_until = inf
         self.changed = False
         self._requests = requests
-        self._backends = backends
         self._placement = Placement(policy, backends, told=told)
         self._dispatch = Dispatch(policy, self.queue, requests, backends, self._placement)
 
@@ -48,7 +47,7 @@ class Waiting:
             in_turn: whether it may start if nobody is ahead of it.
         """
         offers: Sequence[Offer] | None = None
-        if any(self._dispatch.is_open(self._backends[name]) for name in row.choice):
+        if self._dispatch.any_open(row.choice):
             self.changed = True
             if in_turn and not self.queue.lanes:
                 offers = self._placement.offers(row, now)
