@@ -109,15 +109,15 @@ class Engine:
         """
         if self.journal is not None:
             self.journal(event)
-        self.now = max(self.now, event.at)
+        self.now = now = max(self.now, event.at)
         self.commands = []
         self._on[type(event)](event)
-        if self.now >= self._deadlines.first or self.now >= self._settles_at:
+        if now >= self._deadlines.first or now >= self._settles_at:
             self._expire()
         waiting = self._waiting
         if not self.queue.lanes:
             waiting.blocked_until = inf
-        elif waiting.changed or self.now >= waiting.blocked_until:
+        elif waiting.changed or now >= waiting.blocked_until:
             self._start_waiting()
         if self.queue.lanes and len(self.queue) > self.max_queued and isinstance(event, Submitted):
             self._bound_queue(event.request.id)

@@ -46,7 +46,6 @@ class Placement:
     def offers(self, row: RequestRow, now: float) -> list[Offer]:
         """Return an offer of every backend that a call may go to; none is priced yet."""
         controlled = self._policy.release_control
-        wanted = row.tokens_wanted
         offers: list[Offer] = []
         for name in row.choice:
             backend = self._backends[name]
@@ -56,7 +55,7 @@ class Placement:
             elif backend.rpm is None and backend.tpm is None:
                 at = now
             else:
-                at = backend.fits_at(now, wanted)
+                at = backend.fits_at(now, row.tokens_wanted)
             offers.append(Offer(backend, cached, tokens, at))
         return offers
 
@@ -68,7 +67,8 @@ class Placement:
         Args:
             claimed: backends that are the home of better-ranked calls that wait: they are not for this one.
         """
-        fitting, full = list[Offer](), list[Offer]()
+        fitting: list[Offer] = []
+        full: list[Offer] = []
         for offer in offers:
             fits = offer.fits_at <= now and offer.backend.name not in claimed
             (fitting if fits else full).append(offer)
@@ -84,8 +84,10 @@ class Placement:
 
     def settle(self, row: RequestRow, offers: Sequence[Offer], now: float) -> None:
         """Give a call that waits a home: where it would be done first, behind all others who have theirs there."""
-        if len(offers) > 1:
-            self._price(row.job, offers, now)
+        if len(offers) == 1:
+            settle(row, offers[0])
+            return
+        self._price(row.job, offers, now)
         settle(row, min(offers, key=lambda offer: self._total(row, offer, now)))
 
     def _total(self, row: RequestRow, offer: Offer, now: float) -> float:

@@ -1,7 +1,5 @@
 """How many tokens a call will write: the mean of its (model, workflow, step)."""
 
-from collections import OrderedDict
-
 Key = tuple[str | None, str | None, str | None]
 
 PRIOR_TOKENS = 256.0
@@ -23,7 +21,7 @@ class MeanLengths:
 
     def __init__(self, max_keys: int = 10_000) -> None:
         self._max_keys = max_keys
-        self._means: OrderedDict[Key, tuple[float, int]] = OrderedDict()
+        self._means: dict[Key, tuple[float, int]] = {}
 
     def __len__(self) -> int:
         return len(self._means)
@@ -37,9 +35,11 @@ class MeanLengths:
     def observe(self, key: Key, output_tokens: int) -> None:
         """Learn from one finished call."""
         output_tokens = min(output_tokens, MOST_TOKENS)
-        mean, count = self._means.get(key, (0.0, 0))
+        mean, count = self._means.pop(key, (0.0, 0))
         count = min(count + 1, MEMORY)
-        self._means[key] = (mean + (output_tokens - mean) / count, count)
-        self._means.move_to_end(key)
+        self._means[key] = (
+            mean + (output_tokens - mean) / count,
+            count,
+        )  # at the end, whoever was there before
         if len(self._means) > self._max_keys:
-            self._means.popitem(last=False)
+            del self._means[next(iter(self._means))]
