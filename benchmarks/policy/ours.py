@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 from agentsched import Policy
 from agentsched.model import BackendLoad
@@ -17,17 +16,13 @@ from agentsched.predict.speed import BATCH_SLOPE, PRIOR_DECODE_S, PRIOR_PREFILL_
 from benchmarks.policy.contender import Contender, Prepare, Setup, Stage
 
 
-def unlimited(policy: Callable[[], Policy]) -> Prepare:
+def unlimited(policy: Policy) -> Prepare:
     """Return what prepares a policy as it comes."""
 
     def prepare(stage: Stage) -> Setup:
-        return Setup(policy=policy())
+        return Setup(policy=policy)
 
     return prepare
-
-
-def _itself(policy: Policy) -> Policy:
-    return policy
 
 
 def seen_as(change: Callable[[BackendLoad], BackendLoad]) -> Cost:
@@ -51,7 +46,7 @@ def _uncached(load: BackendLoad) -> BackendLoad:
     return replace(load, cached_tokens=0)
 
 
-DEFAULT = Contender(name="agentsched", prepare=unlimited(Policy.default))
+DEFAULT = Contender(name="agentsched", prepare=unlimited(Policy.default()))
 OURS = (DEFAULT,)
 WITHOUT: Mapping[str, Policy] = {
     "learned speeds": Policy(cost=seen_as(_all_alike)),
@@ -63,6 +58,6 @@ WITHOUT: Mapping[str, Policy] = {
 """The library's policy less one of its parts, by that part."""
 
 ABLATIONS = tuple(
-    Contender(name=f"agentsched without {part}", prepare=unlimited(partial(_itself, policy)))
+    Contender(name=f"agentsched without {part}", prepare=unlimited(policy))
     for part, policy in WITHOUT.items()
 )

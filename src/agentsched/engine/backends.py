@@ -127,8 +127,7 @@ class BackendRow:
         pace = self.speed.pace
         if pace is not None:
             read_s = (self.unread_tokens + attempt.unread_tokens) * pace.prefill_s
-            running = len(self.running) + self.heard.foreign(now)
-            step_s = pace.decode_s + running * pace.batch_s + self.held_tokens * pace.context_s
+            step_s = pace.step_s(len(self.running) + self.heard.foreign(now), self.held_tokens)
             attempt.expected_s = pace.entry_s + read_s + row.job.output_tokens * step_s
         self.running[attempt_id] = attempt
         limit = self.spec.max_concurrency
@@ -224,7 +223,7 @@ class BackendRow:
             cached_tokens,
             pace.entry_s,
             pace.prefill_s,
-            pace.decode_s + running * pace.batch_s + self.held_tokens * pace.context_s,
+            pace.step_s(running, self.held_tokens),
             pace.batch_s,
             pace.read_s,
         )
@@ -238,11 +237,11 @@ def fleet_rows(backends: Sequence[Backend]) -> dict[str, BackendRow]:
     """
     if not backends:
         raise UsageError("Scheduler needs at least one Backend")
-    check_distinct(backends)
+    _check_distinct(backends)
     return {spec.name: backend_row(spec, index) for index, spec in enumerate(backends)}
 
 
-def check_distinct(backends: Sequence[Backend]) -> None:
+def _check_distinct(backends: Sequence[Backend]) -> None:
     """Raise a UsageError if two backends have the same name or address."""
     for attribute in ("base_url", "name"):
         seen: dict[str, None] = {}

@@ -1,18 +1,18 @@
 """How much work one backend is given at a time, in tokens: release control.
 
 An engine serves first what came first, so only what is not released yet can still be ordered. What is released
-beyond the engine's memory waits there, or drives out what runs. The budget is a share of the memory that the engine
-says it has, else of what it held when it first kept a call waiting; it grows while first tokens come in time, and is
-cut when they do not (additive increase and multiplicative decrease on the first token's delay).
+beyond the engine's memory waits there, or drives out what runs. The budget begins with a share of the memory that the
+engine says it has, and follows its gauge of how full that is. Where it says nothing, the budget is cut to a share of
+what was held when a first token comes late, and grows while they come in time.
 """
 
 from math import inf
 
 SHARE = 0.9
-"""Of an engine's memory that is given out: answers turn out longer than expected, and others may send there too."""
+"""Of an engine's memory that is given out at first, and of what was held that is left by a cut."""
 
 LEAST = 0.25
-"""Of an engine's memory that is given out however late first tokens come."""
+"""Of an engine's memory that is given out whatever its gauge says and however late first tokens come."""
 
 GROWTH = 1.02
 """Of a budget that is used, with every first token that comes in time."""
@@ -66,7 +66,7 @@ class Budget:
         """
         target = FULL * held * running / ((running + waiting) * max(usage, 1.0 / MOST))
         tokens = target if self.tokens == inf else self.tokens + TOWARDS * (target - self.tokens)
-        self.tokens = max(tokens, LEAST * self.told if self.told is not None else 0.0)
+        self.tokens = max(tokens, self._least)
 
     def first_token(self, now: float, started_at: float, held: float, *, late: bool) -> None:
         """Take a first token of a call that started then, while so many tokens are committed."""
@@ -75,5 +75,8 @@ class Budget:
                 self.tokens *= GROWTH
         elif started_at >= self._cut_at:  # what was released before the last cut tells nothing new
             self._cut_at = now
-            least = LEAST * self.told if self.told is not None else 0.0
-            self.tokens = max(SHARE * min(held, self.tokens), least)
+            self.tokens = max(SHARE * min(held, self.tokens), self._least)
+
+    @property
+    def _least(self) -> float:
+        return LEAST * self.told if self.told is not None else 0.0

@@ -51,6 +51,10 @@ class Pace:
     read_s: float
     context_s: float
 
+    def step_s(self, others: int, held: float) -> float:
+        """Return the seconds of a step in which so many other calls take part, who hold so many tokens."""
+        return self.decode_s + others * self.batch_s + held * self.context_s
+
 
 class Speed:
     """Learned speed of one backend.
