@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from agentsched.testing import FakeRequest, Reply
-from agentsched.testing.tokens import split_answer, to_text
+from agentsched.testing.tokens import to_text
 
 from . import bird, lengths, prompts, questions
 from .bird import BirdQuestion
@@ -109,9 +109,8 @@ class Script:
         self._known = {_key(question.text, question.evidence): question for question in known}
 
     def reply(self, request: FakeRequest) -> Reply:
-        """Answer a request; one that brings the beginning of the answer along gets the rest."""
-        asked, begun = split_answer(request.cells)
-        return Reply(self._answer(Call.read(asked)).removeprefix(to_text(begun)))
+        """Answer a request."""
+        return Reply(self._answer(Call.read(request.cells)))
 
     def _answer(self, call: Call | None) -> str:
         question = self._known.get(_key(*call.asked)) if call else None

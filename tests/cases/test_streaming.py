@@ -215,7 +215,7 @@ def test_case_44_a_stall_ends_with_the_idle_limit() -> None:
     """Of a caller who streams, with what came; of one who does not, elsewhere."""
     stall = events(delta("a"), 30.0, delta("b"), delta(finish="stop"), counts())
     limits = {"limits": Limits(idle_s=5)}
-    streaming = Rig(2, upstream=upstream(httpx2, stall), limits=limits)
+    streaming = Rig(1, upstream=upstream(httpx2, stall), limits=limits)
 
     async def streams() -> None:
         found = await outcome(read_all(streaming, stream=True))

@@ -64,17 +64,23 @@ class Call:
     backend: str | None = None
     use: Use | None = None
     seen_tokens: int = 0
+    kept: int = 0
     last_failure: Failure | None = None
     end: Resolve | None = None
 
     @property
     def place(self) -> tuple[int, float, int]:
-        """By priority, then by rank, then first come, first served."""
-        return (-self.request.priority, self.rank, self.number)
+        """By priority, then those who go on with an answer, then by rank, then first come, first served."""
+        return (-self.request.priority, -inf if self.kept else self.rank, self.number)
 
     @property
     def wanted(self) -> float:
-        return self.request.input_tokens + self.expected_tokens
+        return self.request.input_tokens + self.kept + self.expected_tokens
+
+    def keep(self, tokens: int) -> None:
+        """So much of the answer is there."""
+        self.expected_tokens = max(self.expected_tokens - (tokens - self.kept), 1.0)
+        self.kept = tokens
 
 
 class Shadow:
@@ -221,7 +227,9 @@ class Shadow:
                 given, written = event.usage.input_tokens, event.usage.output_tokens
                 written = call.seen_tokens if written is None else written
                 assert call.use is not None
-                call.use.tokens = (call.request.input_tokens if given is None else given) + written
+                read = call.request.input_tokens + call.kept if given is None else given
+                call.use.tokens = read + written
+                written += event.kept_tokens
                 if written > 0:
                     cap = call.request.max_tokens
                     learned = written if cap is None else min(written, cap)
@@ -279,8 +287,10 @@ class Shadow:
         backend, model = call.backend, call.request.model
         assert backend is not None
         assert call.use is not None
-        call.last_failure = failure
-        if failure.kind in (FailureKind.REFUSED, FailureKind.UNSENDABLE):
+        if failure.kind is not FailureKind.UNABLE or call.last_failure is None:
+            call.last_failure = failure
+        call.keep(failure.kept_tokens or 0)
+        if failure.kind in (FailureKind.REFUSED, FailureKind.UNSENDABLE, FailureKind.UNABLE):
             call.use.requests = call.use.tokens = 0
         if failure.kind is FailureKind.UNKNOWN_MODEL and model is not None:
             self.refused[backend, model] = self.now + BELIEVED_S
@@ -288,7 +298,8 @@ class Shadow:
             call.orphaned += 1
         else:
             call.tried.append(backend)
-        if failure.delivered or failure.kind in (FailureKind.INVALID, FailureKind.UNSENDABLE):
+        over = failure.delivered and failure.kept_tokens is None
+        if over or failure.kind in (FailureKind.INVALID, FailureKind.UNSENDABLE):
             self._ends[call.request.id] = (Outcome.FAILED, None)
         else:
             self._enqueue(call)

@@ -1,15 +1,18 @@
 """What a failure leads to: each other backend once, within the deadline, and never twice the same answer."""
 
+from typing import Any
+
 import pytest
 
 from agentsched.engine.commands import ListModels, Start, WakeAt
 from agentsched.engine.directory import SETTLE_S
+from agentsched.engine.events import Finished
 from agentsched.engine.rows import MAX_ORPHANED
-from agentsched.model import Backend, FailureKind, Reason
+from agentsched.model import Backend, FailureKind, Reason, Usage
 from tests.engine.bench import Bench, completed, expired, failed, fleet, rejected
 
 NOT_ELSEWHERE = (FailureKind.INVALID, FailureKind.UNSENDABLE, FailureKind.OWNER_GONE)
-ELSEWHERE = [kind for kind in FailureKind if kind not in NOT_ELSEWHERE]
+ELSEWHERE = [kind for kind in FailureKind if kind not in (*NOT_ELSEWHERE, FailureKind.UNABLE)]
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
@@ -136,11 +139,41 @@ def test_a_backend_counts_its_own_failures_only() -> None:
         bench.submit(f"r{attempt_id}", model=None)
         bench.fail(attempt_id, kind=kind, delivered=True)
     row = bench.engine.backends["a"]
-    assert row.failed == len(FailureKind) - len(NOT_ELSEWHERE) - 2, (
-        "nor is what is not there, nor its leaving"
+    assert row.failed == len(FailureKind) - len(NOT_ELSEWHERE) - 3, (
+        "nor is what is not there, nor its leaving, nor what it cannot go on with"
     )
     assert row.last_failure is not None
     assert row.last_failure.kind is FailureKind.UNKNOWN_MODEL
+
+
+# -- an answer that others go on with -----------------------------------------------------------------------
+
+
+def test_what_was_written_is_read_elsewhere_and_goes_first() -> None:
+    bench = Bench(*fleet(a={"max_concurrency": 1}, b={"max_concurrency": 1}))
+    for name in ("r1", "r2", "r3"):
+        bench.submit(name, input_tokens=100)
+    bench.progress(1, 1.0, 40)
+    bench.fail(1, 2.0, FailureKind.BROKEN, delivered=True, kept_tokens=40)
+    row = bench.engine.requests["r1"]
+    assert bench.engine.requests["r3"].attempt is not None, "it has the place that came free"
+    assert (row.kept, row.job.input_tokens, row.job.output_tokens) == (40, 140, 256 - 40)
+    bench.submit("r0", 3.0)
+    assert bench.finish(2, 4.0)[-1] == Start(4, "r1", "b"), "before who has not begun"
+    finished = Finished(at=9.0, attempt_id=4, usage=Usage(140, 60), kept_tokens=40)
+    bench.feed(finished)
+    assert bench.engine.past.lengths.expected(("m", None, None), None) == pytest.approx(100, rel=0.5)
+
+
+def test_who_cannot_go_on_is_not_why_it_failed() -> None:
+    bench = Bench(*fleet(a={}, b={}))
+    bench.submit("r1")
+    kept: dict[str, Any] = {"delivered": True, "kept_tokens": 5}
+    assert bench.fail(1, 1.0, FailureKind.TIMEOUT, **kept) == [Start(2, "r1", "b")]
+    assert bench.fail(2, 2.0, FailureKind.UNABLE, **kept) == [
+        failed("r1", FailureKind.TIMEOUT, "a", 2, **kept)
+    ]
+    assert bench.engine.backends["b"].failed == 0
 
 
 # -- a model that is not there -----------------------------------------------------------------------------

@@ -155,14 +155,14 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(
         wait=waits,
         number=which,
-        given=maybe(st.sampled_from([0, 30, 500])),
-        written=maybe(st.sampled_from([0, 3, 90])),
+        usage=st.builds(Usage, maybe(st.sampled_from([0, 30, 500])), maybe(st.sampled_from([0, 3, 90]))),
         learn=st.booleans(),
+        kept=st.sampled_from([0, 0, 40]),
     )
-    def finish(self, wait: float, number: int, given: int | None, written: int | None, learn: bool) -> None:
-        usage = Usage(given, written)
+    def finish(self, wait: float, number: int, usage: Usage, learn: bool, kept: int) -> None:
         attempt_id = self.an_attempt(number)
-        self.feed(Finished(at=self.later(wait), attempt_id=attempt_id, usage=usage, learn=learn))
+        at = self.later(wait)
+        self.feed(Finished(at=at, attempt_id=attempt_id, usage=usage, learn=learn, kept_tokens=kept))
 
     @precondition(lambda self: self.shadow.attempt_ids)
     @rule(
@@ -170,9 +170,10 @@ class EngineMachine(RuleBasedStateMachine):
         number=which,
         kind=st.sampled_from(FailureKind),
         delivered=st.sampled_from([False, False, False, True]),
+        kept=maybe(st.sampled_from([0, 7, 900])),
     )
-    def fail(self, wait: float, number: int, kind: FailureKind, delivered: bool) -> None:
-        failure = Failure(kind=kind, delivered=delivered)
+    def fail(self, wait: float, number: int, kind: FailureKind, delivered: bool, kept: int | None) -> None:
+        failure = Failure(kind=kind, delivered=delivered, kept_tokens=kept)
         self.feed(Failed(at=self.later(wait), attempt_id=self.an_attempt(number), failure=failure))
 
     @rule(wait=waits, number=which, models=maybe(model_lists | st.just(())))

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 
 from agentsched import Backend, Scheduler
 from agentsched.testing import FakeFleet, FakeRequest, Reply, VirtualClock
+from agentsched.testing.responder import reply_to
 from agentsched.testing.tokens import render_chat, to_cells
 
 ROLES = {"system": "system", "human": "user", "ai": "assistant"}
@@ -67,8 +68,9 @@ def messages(prompt: list[BaseMessage], begun: str = "") -> list[dict[str, Any]]
 
 def said(prompt: list[BaseMessage], *, style: script.Style = "rsl", begun: str = "") -> str:
     cells = render_chat(messages(prompt, begun), unfinished=bool(begun))
-    request = FakeRequest(backend="fake", kind="chat", model="m", body={}, headers={}, cells=cells)
-    return script.script(style).reply(request).text
+    body = {"messages": messages(prompt, begun)}
+    request = FakeRequest(backend="fake", kind="chat", model="m", body=body, headers={}, cells=cells)
+    return reply_to(request, script.script(style).reply).text
 
 
 def asked(question: Question | BirdQuestion, schema: str = "CREATE TABLE t (x);") -> prompts.Asked:

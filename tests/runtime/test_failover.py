@@ -115,7 +115,7 @@ def test_a_call_that_is_wrong_is_wrong_everywhere(stack: ModuleType, status: int
 def test_what_broke_after_the_first_byte_is_said_with_what_there_was(
     stack: ModuleType, fault: Fault, kind: type[BackendError]
 ) -> None:
-    rig = Rig(2, stack=stack)
+    rig = Rig(1, stack=stack)
     rig["fake-1"].fail(fault)
 
     async def main() -> None:
@@ -131,7 +131,6 @@ def test_what_broke_after_the_first_byte_is_said_with_what_there_was(
         assert caught.value.request_id == stream.response.headers["x-request-id"]
 
     rig.run(main)
-    assert rig["fake-2"].log.received == 0
 
 
 @pytest.mark.parametrize("fault", [fault for fault, _ in LATE.values()], ids=LATE)

@@ -46,8 +46,8 @@ LONG = 400
 
 def echoed(request: FakeRequest) -> Reply:
     """Answer with the prompt, again and again, in as many tokens as the caller says."""
-    tokens = int(request.headers["x-fake-output-tokens"])
-    return Reply(answer_to(request.text, tokens), tokens=tokens)
+    tokens = int(request.headers.get("x-fake-output-tokens", 8))
+    return Reply(answer_to(request.messages[0]["content"], tokens), tokens=tokens)
 
 
 def answer_to(text: str, tokens: int) -> str:
@@ -109,32 +109,17 @@ class Changes:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_300_calls_over_20_changes_are_all_answered_right(seed: int) -> None:
-    """A stream of which its caller had seen a part may end with what had come by then, and nothing else may."""
+    """Those that run where a backend is taken away go on elsewhere, seen or unseen."""
     dice = random.Random(seed)
     rig = Rig(fleet=FakeFleet.fast(FAKES, responder=echoed, seats=1_000), limit=4)
     changes = Changes(rig, dice)
-    cut = 0
 
     async def call(number: int) -> None:
-        nonlocal cut
         await asyncio.sleep(dice.uniform(0, 4))
         tokens, stream = dice.randint(1, 60), number % 4 == 0
         text = f"call {number}"
-        seen = ""
-        try:
-            answer = await rig.say(tokens, stream=stream, **ask(text))
-            if not stream:
-                assert text_of(answer) == answer_to(text, tokens)
-                return
-            async for chunk in answer:
-                seen += chunk.choices[0].delta.content or ""
-            assert seen == answer_to(text, tokens)
-        except BackendUnavailable as error:
-            assert stream, "nobody had seen a part of it"
-            assert "removed from the fleet" in str(error)
-            assert error.partial_text == seen
-            assert answer_to(text, tokens).startswith(seen)
-            cut += 1
+        answer = await rig.say(tokens, stream=stream, **ask(text))
+        assert (await read(answer) if stream else text_of(answer)) == answer_to(text, tokens)
 
     async def change() -> None:
         for _ in range(CHANGES):
@@ -152,8 +137,7 @@ def test_300_calls_over_20_changes_are_all_answered_right(seed: int) -> None:
 
     rig.run(main)
     assert len(changes.made) == CHANGES
-    assert cut < CALLS // 4
-    assert sum(fake.log.disconnects for fake in rig.fleet) >= cut
+    assert sum(fake.log.disconnects for fake in rig.fleet) > 0
 
 
 # -- adding ------------------------------------------------------------------------------------------------
@@ -364,7 +348,7 @@ def test_a_stream_that_was_seen_ends_with_what_had_come(stack: ModuleType) -> No
     rig = Rig(fleet=FakeFleet.fast(2, responder=echoed), stack=stack)
 
     async def main() -> None:
-        stream = await rig.say(LONG, stream=True, **ask("x"))
+        stream = await rig.say(LONG, stream=True, logprobs=True, **ask("x"))  # which none can go on with
         other = await rig.say(LONG, stream=True, **ask("y"))
         await asyncio.sleep(1)
         rig.scheduler.fleet.remove("fake-1")
@@ -486,7 +470,8 @@ def test_the_only_one_is_replaced_and_nobody_is_turned_away(stack: ModuleType) -
         assert texts == [answer_to(f"x{number}", 100) for number in range(5)]
 
     rig.run(main)
-    assert rig["fake-1"].log.received == 6
+    asked_whether_it_can = 2
+    assert rig["fake-1"].log.received == 6 + asked_whether_it_can
 
 
 async def test_a_new_key_and_a_new_name_of_the_model_count_at_once(stack: ModuleType) -> None:

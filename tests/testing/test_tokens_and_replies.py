@@ -15,6 +15,7 @@ from agentsched.testing.responder import (
     default_responder,
     drawn_length,
     pseudo_text,
+    reply_to,
 )
 from agentsched.testing.tokens import (
     Spelling,
@@ -80,7 +81,7 @@ def ask(cells: bytes, body: dict[str, object] | None = None, **headers: str) -> 
 
 @given(st.integers(0, 39), st.booleans())
 def test_the_default_answer_goes_on_where_a_partial_one_was_cut(tokens: int, by_ids: bool) -> None:
-    question = [{"role": "user", "content": "tell me"}]
+    question = messages = [{"role": "user", "content": "tell me"}]
     body: dict[str, object] = {"metadata": {"fake_output_tokens": "40"}}
     whole = default_responder(ask(render_chat(question), body)).text
     begun = whole[: tokens * 4]
@@ -89,13 +90,14 @@ def test_the_default_answer_goes_on_where_a_partial_one_was_cut(tokens: int, by_
     else:
         messages = [*question, {"role": "assistant", "content": begun}]
         cells = render_chat(messages, generate=False, unfinished=True)
-    assert begun + default_responder(ask(cells, body)).text == whole
+    assert begun + reply_to(ask(cells, body | {"messages": messages}), default_responder).text == whole
     assert len(whole) == 160
 
 
 def test_a_foreign_partial_answer_gets_some_other_text() -> None:
     messages = [{"role": "user", "content": "tell me"}, {"role": "assistant", "content": "I never said that"}]
-    assert default_responder(ask(render_chat(messages, generate=False, unfinished=True))).text
+    cells = render_chat(messages, generate=False, unfinished=True)
+    assert reply_to(ask(cells, {"messages": messages}), default_responder).text
 
 
 def test_answers_depend_on_prompt_model_and_seed_only() -> None:

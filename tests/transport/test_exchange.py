@@ -339,13 +339,16 @@ def test_a_stream_that_breaks_later_says_what_there_was(
     stack: ModuleType, pieces: list[Any], kind: FailureKind
 ) -> None:
     script = events(delta("par"), delta("tial"), *pieces, done=False)
-    ran = run(stack, script, incoming(**STREAM))
-    assert ran.kind is kind
-    assert ran.ended is not None
-    assert ran.ended.failure.delivered
-    assert not ran.ended.failure.elsewhere
-    assert ran.ended.partial_text == "partial"
-    assert len(ran.payloads) == 2
+    for fields, kept in (({}, 2), ({"tools": []}, None)):
+        ran = run(stack, script, incoming(**STREAM, **fields))
+        assert ran.kind is kind
+        assert ran.ended is not None
+        failure = ran.ended.failure
+        assert failure.delivered
+        assert failure.kept_tokens == kept
+        assert failure.elsewhere == (kept is not None)
+        assert ran.ended.partial_text == "partial"
+        assert len(ran.payloads) == 2
 
 
 @pytest.mark.parametrize(("pieces", "kind"), BREAKS.values(), ids=BREAKS)

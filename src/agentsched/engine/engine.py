@@ -179,7 +179,7 @@ class Engine:
             return
         row, usage = self.requests[attempt.request_id], event.usage
         written = attempt.backend.finished(self.now, attempt, usage, learn=event.learn)
-        self.past.learn(row.request, usage.input_tokens, written)
+        self.past.learn(row.request, usage.input_tokens, written, kept=event.kept_tokens)
         self._release(row, attempt)
         self._end(row, Outcome.COMPLETED, usage=usage)
 
@@ -187,8 +187,7 @@ class Engine:
         attempt = self.attempts.get(event.attempt_id)
         if attempt is None:
             return
-        failure, backend = event.failure, attempt.backend
-        row = self.requests[attempt.request_id]
+        row, failure, backend = self.requests[attempt.request_id], event.failure, attempt.backend
         facts = {"backend": backend.name, "why": str(failure.kind), "status": failure.status}
         self._note(attempt.request_id, "attempt failed", **facts)
         if not failure.sent:
@@ -236,6 +235,7 @@ class Engine:
             self._note(row.request.id, "attempt failed", backend=backend.name, why=str(FailureKind.REMOVED))
             self._stop(row)
             if row.last_failure.elsewhere:
+                row.keep(row.kept + attempt.tokens)
                 moved.append(row)
             else:
                 self._end(row, Outcome.FAILED)

@@ -29,7 +29,7 @@ class Progressed:
     """An attempt has produced output.
 
     Attributes:
-        output_tokens: tokens so far, estimated where the wire does not count them.
+        output_tokens: tokens of this attempt so far, estimated where the wire does not count them.
         connect_s: seconds spent on opening a connection; 0 where a pooled one was used.
     """
 
@@ -44,13 +44,16 @@ class Finished:
     """An attempt is complete: its room is free from here on.
 
     Attributes:
+        usage: of this attempt alone: what came from earlier ones was read here.
         learn: False where times say nothing about the backend, as when a slow reader held the stream up.
+        kept_tokens: of the answer, that earlier attempts had written.
     """
 
     at: float
     attempt_id: int
     usage: Usage
     learn: bool = True
+    kept_tokens: int = 0
 
 
 @value
@@ -104,8 +107,8 @@ class BackendLeft:
 
     Attributes:
         drain: whether what runs there ends by itself. If not, it is stopped and waits for other backends.
-        seen: attempts there of which the caller has seen a part, so that no other backend can begin anew: they fail
-            unless the backend drains.
+        seen: attempts there of which the caller has seen a part, so that no other backend can begin anew, and from
+            which none can go on: they fail unless the backend drains.
         successor: joins in the same moment; it may have the name and the address of one that does not drain.
     """
 

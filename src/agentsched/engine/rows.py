@@ -1,6 +1,7 @@
 """The rows of requests and attempts. State and its bookkeeping; the decisions are the engine's."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from agentsched.engine.queue import Choice, Key
@@ -22,6 +23,7 @@ class RequestRow:
         tried: backends that failed it, in that order.
         choice: the lane it waits in.
         home: where it would go first, while it waits; the backend counts it as `home_tokens`.
+        kept: tokens of its answer that are there already, from backends that did not come to its end.
     """
 
     request: Request
@@ -34,8 +36,10 @@ class RequestRow:
     attempt: "AttemptRow | None" = None
     last_failure: Failure | None = None
     last_backend: str | None = None
+    failed_at: str | None = None
     home: "BackendRow | None" = None
     home_tokens: float = 0.0
+    kept: int = 0
 
     @property
     def tokens_wanted(self) -> float:
@@ -44,11 +48,26 @@ class RequestRow:
 
     def failed(self, failure: Failure, backend: str | None) -> None:
         """Note a failure at a backend, to which the call does not go again; None for one that is gone."""
-        self.last_failure = failure
+        self.keep(failure.kept_tokens or 0)
+        if failure.kind is FailureKind.UNABLE and self.last_failure is not None:
+            self.last_backend = self.failed_at  # that it could not go on is not why it failed
+        else:
+            self.last_failure, self.failed_at = failure, self.last_backend
         if failure.kind is FailureKind.OWNER_GONE and self.orphaned < MAX_ORPHANED:
             self.orphaned += 1
         elif backend is not None:
             self.tried = (*self.tried, backend)
+
+    def keep(self, tokens: int) -> None:
+        """Count on so many tokens of the answer: they are to be read, not written; and its caller waits in the middle
+        of it, so that it goes before those who have not begun."""
+        job, more = self.job, tokens - self.kept
+        if more:
+            left = max(job.output_tokens - more, 1.0)
+            self.job = Job(job.request, job.submitted_at, left, job.input_tokens + more)
+            self.kept = tokens
+        if tokens:
+            self.key = (self.key[0], -inf, self.key[2])
 
 
 @dataclass(slots=True)

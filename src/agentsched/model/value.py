@@ -17,7 +17,7 @@ def value(cls: type[T]) -> type[T]:
     return made(cls)
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
     """Like `value`, for classes of few fields whose order says what they are."""
     made: Any = dataclass(slots=True)

@@ -21,9 +21,14 @@ class Past:
             self.prompts.expected(request.model, request.input_tokens),
         )
 
-    def learn(self, request: Request, read: int | None, written: int) -> None:
-        """Take how many tokens its prompt and its answer had; None where the backend did not say."""
-        if read is not None:
+    def learn(self, request: Request, read: int | None, written: int, *, kept: int = 0) -> None:
+        """Take how many tokens were read and written for it; None where the backend did not say.
+
+        Args:
+            kept: tokens of the answer that had been written before elsewhere, and were read here with the prompt.
+        """
+        written += kept
+        if read is not None and not kept:
             self.prompts.observe(request.model, request.input_tokens, read)
         if written > 0:
             cap = request.max_tokens  # a backend's count may be wrong; a caller's cap is not

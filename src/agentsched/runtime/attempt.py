@@ -11,12 +11,18 @@ from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Ended, Exchange
 from agentsched.transport.head import Head
+from agentsched.transport.partial import Partial, Way, rest_fields
+from agentsched.transport.refusal import Broken
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
 
 READER_S = 60.0
 """A reader that takes nothing for this long while its spool is full has gone."""
+
+
+LEAST_KEPT = 16
+"""A text of fewer tokens is sooner written anew than gone on with, where nobody has seen it."""
 
 
 class Attempt:
@@ -59,8 +65,14 @@ class Attempt:
         self._aborted = True
         text = self._exchange.partial_text if self._exchange is not None else ""
         self._call.last = Ended(Failure(kind=FailureKind.REMOVED), None, text)
+        self._call.partial = self.partial
         if self._task is not None:
             self._task.cancel()
+
+    @property
+    def partial(self) -> Partial | None:
+        """What has come of the answer, if another backend may go on from there."""
+        return self._exchange.partial if self._exchange is not None else self._call.partial
 
     def late(self) -> None:
         """The rest of an answer that has its finish reason does not come."""
@@ -68,14 +80,12 @@ class Attempt:
             self._exchange.stop()
 
     async def _run(self, row: LoopRow) -> None:
-        call, backend = self._call, self.backend
+        call = self._call
         try:
-            transport = await row.transport(backend)
-            driver = self._driver
-            outgoing = driver.addressing.address(call.incoming, backend)
-            limits = backend.limits if backend.limits is not None else driver.limits
-            self._exchange = Exchange(driver.stack, transport, call.incoming, outgoing, self, limits=limits)
-            ended = await self._exchange.run()
+            begun = await self._begun_elsewhere(row)
+            ended = await self._try(row, begun)
+            if begun is not None and ended is not None and _unable(ended, begun[1]):
+                ended = await self._unable(row, begun[0], ended)
         except asyncio.CancelledError:
             if self._aborted or self._finished:
                 raise
@@ -85,6 +95,9 @@ class Attempt:
             detail = "the transport gave up by itself (CancelledError)"
             failure = Failure(kind=FailureKind.BROKEN, delivered=call.delivered, detail=detail)
             self._failed(Ended(failure))
+            return
+        except Broken as error:
+            self._failed(self._not_asked(error.kind, error.detail))
             return
         except UsageError as error:
             self._failed(Ended(Failure(kind=FailureKind.UNSENDABLE, detail=str(error))))
@@ -103,12 +116,64 @@ class Attempt:
         if ended is not None and not self._finished:
             self._failed(ended)
 
+    async def _try(self, row: LoopRow, begun: tuple[Partial, Way] | None) -> Ended | None:
+        """Ask for the answer, or for the rest of it; return how that failed."""
+        driver, call, backend = self._driver, self._call, self.backend
+        transport = await row.transport(backend)
+        rest = rest_fields(call.incoming, *begun) if begun is not None else {}
+        outgoing = driver.addressing.address(call.incoming, backend, rest)
+        limits = backend.limits if backend.limits is not None else driver.limits
+        self._exchange = Exchange(
+            driver.stack, transport, call.incoming, outgoing, self, limits=limits, begun=begun
+        )
+        return await self._exchange.run()
+
+    async def _begun_elsewhere(self, row: LoopRow) -> tuple[Partial, Way] | None:
+        """Return what there is of the answer, and how this backend goes on with it; None if it is to begin.
+
+        Raises:
+            Broken: if it has to go on, and cannot.
+        """
+        call = self._call
+        partial, call.partial = call.partial, None
+        if partial is None:
+            return None
+        if not partial.text or (partial.tokens < LEAST_KEPT and not call.delivered):
+            return (partial, Way.ANEW) if call.delivered else None
+        call.partial = partial
+        way = await self._driver.abilities.way(row, self.backend, call.incoming)
+        if way is not None:
+            return partial, way
+        if call.delivered:
+            raise Broken(FailureKind.UNABLE, "it cannot go on with the answer of another backend")
+        call.partial = None
+        return None
+
+    async def _unable(self, row: LoopRow, partial: Partial, ended: Ended) -> Ended | None:
+        """Begin anew, if the caller has seen nothing, where a backend did not go on as it should have been able to."""
+        self._driver.abilities.forget(self.backend.name)
+        self._exchange = None
+        if self._call.delivered:
+            self._call.partial = partial
+            return self._not_asked(FailureKind.UNABLE, ended.failure.detail)
+        self._call.partial = None
+        return await self._try(row, None)
+
+    def _not_asked(self, kind: FailureKind, detail: str) -> Ended:
+        """Return the failure of a backend that did not come to go on with what there is."""
+        call, partial = self._call, self._call.partial
+        kept = partial.tokens if partial is not None else None
+        failure = Failure(kind=kind, delivered=call.delivered, kept_tokens=kept, detail=detail)
+        return Ended(failure, None, partial.text if partial is not None else "", partial)
+
     def _failed(self, ended: Ended) -> None:
         call, failure, driver = self._call, ended.failure, self._driver
         with driver.lock:
             if not driver.knows(self._id):
                 return
-            call.last = ended
+            if failure.kind is not FailureKind.UNABLE or call.last is None:
+                call.last = ended
+            call.partial = ended.partial
             driver.addressing.forget(self.backend.name)
             call.sent = call.sent or failure.sent
             if failure.kind is not FailureKind.OWNER_GONE:
@@ -159,18 +224,27 @@ class Attempt:
             lambda at: Progressed(at=at, attempt_id=self._id, output_tokens=tokens, connect_s=connect_s)
         )
 
-    def finished(self, usage: Usage) -> None:
+    def finished(self, usage: Usage, *, kept_tokens: int = 0) -> None:
         self._finished = True
         self._call.row.ending.pop(self, None)
         self._driver.complaints.note(self.backend.name, None)
         learn = not self._stalled
         try:
             self._driver.report(
-                self._id, lambda at: Finished(at=at, attempt_id=self._id, usage=usage, learn=learn)
+                self._id,
+                lambda at: Finished(
+                    at=at, attempt_id=self._id, usage=usage, learn=learn, kept_tokens=kept_tokens
+                ),
             )
         finally:
             if self._begun:
                 self._call.spool.close()
+
+
+def _unable(ended: Ended, way: Way) -> bool:
+    """Whether a backend did not go on in that way: it refused to, or said something else."""
+    refused = ended.failure.kind is FailureKind.INVALID and way in (Way.ASKED, Way.UNASKED)
+    return refused or ended.failure.kind is FailureKind.UNABLE
 
 
 def cancelled() -> bool:

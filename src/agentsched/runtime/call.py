@@ -12,6 +12,7 @@ from agentsched.runtime.verdict import error_of
 from agentsched.transport.exchange import Ended
 from agentsched.transport.head import Head, Headers
 from agentsched.transport.incoming import Incoming
+from agentsched.transport.partial import Partial
 
 _HOP_BY_HOP = frozenset(b"connection keep-alive transfer-encoding content-length upgrade trailer".split())
 
@@ -22,6 +23,7 @@ class Call:
     Attributes:
         head: resolved with the answer's head, or with the error that ended the call before there was one.
         last: how the latest attempt failed.
+        partial: what has come of the answer, if another attempt may go on from there.
         running: whether an attempt is under way, or was when the call ended.
         sent: whether some failed attempt reached its backend.
         over: whether the engine has ended it: from then on nothing can be cancelled.
@@ -35,6 +37,7 @@ class Call:
         self.spool = Spool()
         self.head: asyncio.Future[Head] = row.loop.create_future()
         self.last: Ended | None = None
+        self.partial: Partial | None = None
         self.running = False
         self.sent = False
         self.over = False

@@ -17,6 +17,7 @@ from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookA
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import BackendUnavailable, FleetEmpty, SchedulerClosed, UsageError
 from agentsched.model import Backend, Limits, Outcome, Reason, Request
+from agentsched.runtime.abilities import Abilities
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.complaints import Complaints
@@ -78,6 +79,7 @@ class Driver:
         self._inbox: deque[Callable[[float], Event]] = deque()
         self._orders: deque[Command] = deque()
         self.complaints = Complaints(clock)
+        self.abilities = Abilities(stack)
         self._inquiry = Inquiry(stack, self.fleet.hear)
         self._gauges = Gauges(stack, self.fleet.hear, clock, engine.backends)
         self._left_behind: list[object] = []
@@ -143,9 +145,12 @@ class Driver:
         return attempt_id in self._attempts
 
     def seen_at(self, backend: str) -> tuple[int, ...]:
-        """Return the attempts at a backend of which the caller may have seen a part; the lock is held."""
-        attempts = self._attempts.items()
-        return tuple(id_ for id_, (at, call) in attempts if at.backend.name == backend and call.delivered)
+        """Return the attempts at a backend that nobody can go on with, or begin anew unseen; the lock is held."""
+        return tuple(
+            id_
+            for id_, (attempt, call) in self._attempts.items()
+            if attempt.backend.name == backend and call.delivered and attempt.partial is None
+        )
 
     def let_change(self) -> None:
         """End the calls of loops that have closed, which a change of the fleet is not to move; the lock is held."""
@@ -305,6 +310,7 @@ class Driver:
         """Close what is open to a backend that is gone, and remember nothing of it."""
         self.addressing.forget(backend)
         self.complaints.forget(backend)
+        self.abilities.forget(backend)
         self._inquiry.forget(backend)
         for row in self._loops.values():
             self._call(row.loop, self._gauges.forget, row, backend)

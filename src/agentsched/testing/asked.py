@@ -10,17 +10,21 @@ from typing import Any, Literal
 
 from agentsched.testing.responder import ErrorReply
 from agentsched.testing.responses import as_messages
-from agentsched.testing.tokens import count, from_ids, render_chat, to_cells
+from agentsched.testing.tokens import count, from_ids, message_text, render_chat, to_cells
 from agentsched.testing.wire import as_list, as_object
 
 Body = Mapping[str, Any]
 MOST_CHOICES = 128
 Generated = Literal["chat", "completion", "response"]
 
+GoesOn = Literal["asked", "unasked", "refuses", "ignores"]
+"""What a server makes of an assistant's last message: vLLM goes on with it if asked to, llama.cpp anyway, and repeats
+it; others refuse to be asked, or take no notice of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Hold what a generation request asks for; lengths in tokens."""
+    """Hold what a generation request asks for; lengths in tokens. `repeated` is to be said once more before all."""
 
     kind: Generated
     model: str
@@ -36,6 +40,7 @@ class Asked:
     include_usage: bool
     continuous_usage: bool
     token_ids: bool
+    repeated: str
 
 
 def read_json(data: bytes) -> Body:
@@ -50,8 +55,9 @@ def read_json(data: bytes) -> Body:
     return fields
 
 
-def read_generation(body: Body, kind: Generated, *, max_model_len: int) -> Asked:
+def read_generation(body: Body, kind: Generated, *, max_model_len: int, goes_on: GoesOn = "asked") -> Asked:
     """Check a request for a chat, a completion or a response."""
+    body, repeated = _going_on(body, goes_on) if kind == "chat" else (body, "")
     cells = _READ[kind](body)
     room = max_model_len - count(cells)
     if room < 1:
@@ -87,7 +93,24 @@ def read_generation(body: Body, kind: Generated, *, max_model_len: int) -> Asked
         include_usage=bool(flags.get("include_usage")),
         continuous_usage=bool(flags.get("continuous_usage_stats")),
         token_ids=bool(body.get("return_token_ids")),
+        repeated=repeated,
     )
+
+
+def _going_on(body: Body, goes_on: GoesOn) -> tuple[Body, str]:
+    """Return the body as a server of another kind reads it, and what it repeats of the last message."""
+    if goes_on == "asked":
+        return body, ""
+    if goes_on == "refuses" and "continue_final_message" in body:
+        raise ErrorReply(400, "Unrecognized request argument supplied: continue_final_message")
+    fields = {name: value for name, value in body.items() if name not in _GOING_ON}
+    last = as_object((as_list(body.get("messages")) or [None])[-1])
+    if goes_on != "unasked" or last.get("role") != "assistant":
+        return fields, ""
+    return {**fields, "add_generation_prompt": False, "continue_final_message": True}, message_text(last)
+
+
+_GOING_ON = ("add_generation_prompt", "continue_final_message")
 
 
 def _chat_cells(body: Body) -> bytes:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from agentsched.sim.spec import BackendSpec
 from agentsched.testing import wire
 from agentsched.testing.answer import Answer, json_answer
-from agentsched.testing.asked import Asked, read_generation, read_json
+from agentsched.testing.asked import Asked, GoesOn, read_generation, read_json
 from agentsched.testing.endpoints import ENDPOINTS, embed, error_answer, refusal_answer
 from agentsched.testing.faults import (
     Fault,
@@ -33,7 +33,7 @@ from agentsched.testing.faults import (
 from agentsched.testing.generation import Generation
 from agentsched.testing.live import LiveModel
 from agentsched.testing.received import Log, Received
-from agentsched.testing.responder import ErrorReply, FakeRequest, Responder, default_responder
+from agentsched.testing.responder import ErrorReply, FakeRequest, Responder, default_responder, reply_to
 from agentsched.testing.responses import ResponseShape
 from agentsched.testing.wire import Request
 
@@ -52,7 +52,8 @@ class FakeBackend:
 
     With `api_key` set, calls need it. `event_tokens` is how many tokens one event of a stream carries, the
     first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
-    `old_names`, the metrics page has the names of an older vLLM.
+    `old_names`, the metrics page has the names of an older vLLM. `goes_on` says what becomes of a chat's last message
+    if it is the assistant's own: see `GoesOn`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class FakeBackend:
         event_tokens: int = 1,
         log_limit: int = 10_000,
         old_names: bool = False,
+        goes_on: GoesOn = "asked",
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -79,6 +81,7 @@ class FakeBackend:
         self.faults = FaultPlan()
         self.page_faults: dict[str, PageFault] = {}
         self.old_names = old_names
+        self.goes_on: GoesOn = goes_on
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -202,12 +205,15 @@ class FakeBackend:
         kind = CALLS[request.path]
         if kind == "embedding":
             return await embed(self, body, row)
-        asked = read_generation(body, kind, max_model_len=self.spec.max_model_len)
+        asked = read_generation(body, kind, max_model_len=self.spec.max_model_len, goes_on=self.goes_on)
         return await self._generate(request, asked, row)
 
     async def _generate(self, request: Request, asked: Asked, row: Received) -> Answer:
         generation = Generation(live=self.live, asked=asked, row=row, shape=self._shape(request, asked, row))
-        replies = [self.responder(self._question(request, asked, choice)) for choice in range(asked.choices)]
+        replies = [
+            reply_to(self._question(request, asked, choice), self.responder)
+            for choice in range(asked.choices)
+        ]
         width, step = self.spec.block_tokens, self.event_tokens
         refusal = generation.start(replies, block_tokens=width, event_tokens=step)
         if refusal is not None:

@@ -114,7 +114,8 @@ class Generation:
         choices = [
             self._shape.choice(
                 part.index,
-                part.spelling.piece(0, part.spelling.tokens).decode("utf-8", "replace"),
+                self._asked.repeated
+                + part.spelling.piece(0, part.spelling.tokens).decode("utf-8", "replace"),
                 part.reason,
                 part.tool_calls,
                 self._token_ids(part, 0, part.spelling.tokens),
@@ -154,7 +155,8 @@ class Generation:
             extra |= self._prompt_ids()
         yield self._shape.chunk(
             part.index,
-            part.decoder.decode(part.spelling.piece(sent, tokens), final=ended),
+            ("" if sent else self._asked.repeated)
+            + part.decoder.decode(part.spelling.piece(sent, tokens), final=ended),
             reason=part.reason if ended else None,
             calls=part.tool_calls if ended else (),
             extra=extra,

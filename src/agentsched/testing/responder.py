@@ -1,14 +1,14 @@
 """What a fake backend answers: a function from the request to a reply, and a default one.
 
-The default makes words from a hash of the prompt, so equal prompts get equal answers. A request that
-continues a partial answer of its own gets the rest of that answer, in chat form as well as by token ids.
+The default makes words from a hash of the prompt, so equal prompts get equal answers. A request that continues a
+partial answer gets the rest of what is answered without it, in chat form as well as by token ids, from any responder.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b, shake_256
 from typing import Any, Literal
 
@@ -94,22 +94,29 @@ Responder = Callable[[FakeRequest], Reply]
 
 def default_responder(request: FakeRequest) -> Reply:
     """Answer with pseudo-text that depends on the model, the prompt, `seed` and the choice's number."""
+    seed = _seed(request)
+    return Reply(pseudo_text(seed, _hinted(request) or drawn_length(seed)))
+
+
+def reply_to(request: FakeRequest, responder: Responder) -> Reply:
+    """Ask a responder: for the rest of its answer where the request brings the beginning of that."""
     asked, answered = split_answer(request.cells)
-    seed = _seed(request, asked)
-    tokens = _hinted(request) or drawn_length(seed)
-    text = pseudo_text(seed, tokens)
-    partial = to_text(answered)
-    if partial and text.startswith(partial):
-        return Reply(text[len(partial) :])
-    if partial:
-        seed = _seed(request, request.cells)
-        return Reply(pseudo_text(seed, _hinted(request) or drawn_length(seed)))
-    return Reply(text)
+    begun = to_text(answered)
+    if not begun or request.kind == "response":
+        return responder(request)
+    body = {**request.body, "messages": request.messages[:-1]} if request.kind == "chat" else request.body
+    whole = responder(replace(request, cells=asked, body=body))
+    if not whole.text.startswith(begun):
+        return responder(request)
+    tokens = whole.tokens
+    if tokens is not None:
+        tokens = max(tokens - round(tokens * len(begun) / len(whole.text)), 1)
+    return replace(whole, text=whole.text[len(begun) :], tokens=tokens)
 
 
-def _seed(request: FakeRequest, cells: bytes) -> bytes:
+def _seed(request: FakeRequest) -> bytes:
     options = f"{request.model}\0{request.body.get('seed')}\0{request.choice}\0".encode()
-    return blake2b(options + cells, digest_size=16).digest()
+    return blake2b(options + request.cells, digest_size=16).digest()
 
 
 def _hinted(request: FakeRequest) -> int | None:

@@ -12,14 +12,17 @@ from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.marks import CHARS_PER_TOKEN
 from agentsched.transport.outgoing import Outgoing, renamed
+from agentsched.transport.partial import Partial, Way, extendable
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import MAX_BYTES, AnswerTooLong
 from agentsched.transport.refrain import Refrain
 from agentsched.transport.refusal import Broken, failed, in_band, raised
 from agentsched.transport.responsegist import ResponseGist
+from agentsched.transport.rest import Rest
 from agentsched.transport.sink import Sink
 from agentsched.transport.sse import Decoder, EventTooLong, encode, name_of
 from agentsched.transport.stack import Stack
+from agentsched.transport.usage import counted
 
 PROGRESS_TOKENS = 200
 """Output tokens between two reports of progress."""
@@ -40,6 +43,7 @@ class EventStream:
         head: what came before them.
         connect_s: seconds that opening a connection took, for reports of progress.
         patience: is told what comes; None if nothing bounds the attempt.
+        begun: what others had written of the answer, and the way in which this backend was asked for the rest.
     """
 
     def __init__(
@@ -52,8 +56,10 @@ class EventStream:
         *,
         connect_s: float = 0.0,
         patience: Patience | None = None,
+        begun: tuple[Partial, Way] | None = None,
     ) -> None:
         self._stack = stack
+        self._incoming = incoming
         self._model = incoming.model
         self._timeouts = incoming.timeout
         self._outgoing = outgoing
@@ -63,21 +69,28 @@ class EventStream:
         self._patience = patience
         self._streaming = incoming.stream
         self._decoder = Decoder()
-        self._report_at = 1
         self._refrain = Refrain()
         self._untouched = True
         self._bytes = 0
-        self._over = False
-        self.gist: Gist = (
-            ResponseGist()
-            if incoming.kind is Kind.RESPONSE
-            else ChoicesGist(
-                incoming.kind,
-                wanted=incoming.answers,
-                several=incoming.several,
-                whole=not self._streaming,
-            )
-        )
+        self._begun = self._over = False
+        self._rest = Rest(incoming.kind, *begun) if begun is not None else None
+        self._first = begun[0].event if begun is not None else None
+        self._kept = self._rest.kept if self._rest is not None else 0
+        self._report_at = self._kept + 1
+        self.gist = begun[0].gist if begun is not None else _gist(incoming)
+
+    @property
+    def partial(self) -> Partial | None:
+        """What has come of the answer, if another backend may go on from there."""
+        gist, first = self.gist, self._first
+        if (
+            first is None
+            or not isinstance(gist, ChoicesGist)
+            or not gist.plain
+            or not extendable(self._incoming)
+        ):
+            return None
+        return Partial(gist, first, gist.tokens)
 
     async def follow(self, chunks: AsyncIterator[bytes]) -> None:
         """Follow the events to the end of the answer.
@@ -197,10 +210,18 @@ class EventStream:
             raise Broken(FailureKind.PROTOCOL, "an event is not an object")
         if payload.get("error") or payload.get("type") == "error":
             raise in_band(payload, self._model)
+        if self._first is None:
+            self._first = {**payload}
+            renamed(self._first, self._outgoing.model_back)
+        if self._rest is None:
+            return self._take(whole, payload)
+        return self._rest.event(payload) and self._take(encode(dumps(payload)), payload)
+
+    def _take(self, whole: bytes, payload: dict[str, Any]) -> bool:
         last = self.gist.take(payload)
         if self._streaming:
             shown = self._shown(whole, payload)
-            self._untouched = shown is whole
+            self._untouched = shown is whole and self._rest is None
             if shown is not None:
                 self._show(shown)
         self._report()
@@ -215,10 +236,11 @@ class EventStream:
         tokens = gist.tokens
         if tokens >= due:
             self._report_at = tokens + PROGRESS_TOKENS
-            self._sink.progressed(tokens, self._connect_s)
+            self._sink.progressed(tokens - self._kept, self._connect_s)
 
     def _show(self, shown: bytes) -> None:
-        if not self._sink.delivered:
+        if not self._begun:
+            self._begun = True
             self._sink.begin(self._head)
         self._sink.put(shown)
 
@@ -242,14 +264,26 @@ class EventStream:
         self._over = True
         if not self._streaming:
             whole = self.gist.whole()
-            renamed(whole, self._outgoing.model_back)
+            renamed(whole, (self._first or {}).get("model") if self._rest else self._outgoing.model_back)
             head = self._head.replaced(b"content-type", b"application/json")
             content = dumps(whole)
             if whole.get("status") == "failed":
                 raise failed(head, whole, content)
             self._sink.begin(head, whole)
             self._sink.put(content)
-        self._sink.finished(self.gist.counted())
+        if self._rest is None:
+            self._sink.finished(self.gist.counted())
+        else:
+            usage = counted(self._rest.usage, self.gist.tokens - self._kept)
+            self._sink.finished(usage, kept_tokens=self._kept)
+
+
+def _gist(incoming: Incoming) -> Gist:
+    if incoming.kind is Kind.RESPONSE:
+        return ResponseGist()
+    return ChoicesGist(
+        incoming.kind, wanted=incoming.answers, several=incoming.several, whole=not incoming.stream
+    )
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:

@@ -7,6 +7,7 @@ Everything foreign ends here: transport exceptions, HTTP statuses, errors inside
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import field
 from time import perf_counter
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.outgoing import Outgoing, renamed
+from agentsched.transport.partial import Partial, Way
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import AnswerTooLong
 from agentsched.transport.redirect import MAX_REDIRECTS, REDIRECTS, redirected
@@ -46,11 +48,13 @@ class Ended:
     Attributes:
         refusal: the backend's own error answer, if it gave one: head and body.
         partial_text: what had been generated.
+        partial: the same, if another backend may go on from there.
     """
 
     failure: Failure
     refusal: tuple[Head, bytes] | None = None
     partial_text: str = ""
+    partial: Partial | None = field(default=None, compare=False)
 
 
 class Connecting:
@@ -74,6 +78,7 @@ class Exchange:
         stack, transport: the HTTP stack and its async transport to the backends.
         sink: takes what comes.
         limits: how long it may take.
+        begun: what other backends had written of the answer, and the way in which this one is asked for the rest.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Exchange:
         sink: Sink,
         *,
         limits: Limits | None = None,
+        begun: tuple[Partial, Way] | None = None,
     ) -> None:
         self._stack = stack
         self._transport = transport
@@ -92,6 +98,7 @@ class Exchange:
         self._outgoing = outgoing
         self._sink = sink
         self._limits = limits
+        self._begun = begun
         self._connecting = Connecting()
         self._events: EventStream | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -138,7 +145,16 @@ class Exchange:
     @property
     def partial_text(self) -> str:
         """What has been generated."""
-        return self._events.gist.text if self._events is not None else ""
+        if self._events is not None:
+            return self._events.gist.text
+        return self._begun[0].text if self._begun is not None else ""
+
+    @property
+    def partial(self) -> Partial | None:
+        """What has come of the answer, if another backend may go on from there."""
+        if self._events is not None:
+            return self._events.partial
+        return self._begun[0] if self._begun is not None else None
 
     def stop(self) -> None:
         """Wait for no more: an answer that has its finish reason is complete without what may follow."""
@@ -156,14 +172,16 @@ class Exchange:
             self._task.cancel()
 
     def _ended(self, broken: Broken) -> Ended:
+        partial = self.partial
         failure = Failure(
             kind=broken.kind,
             status=broken.refusal[0].status if broken.refusal is not None else None,
             retry_after_s=broken.retry_after_s,
             delivered=self._sink.delivered,
+            kept_tokens=partial.tokens if partial is not None else None,
             detail=self._without_key(broken.detail)[:MAX_DETAIL_CHARS],
         )
-        return Ended(failure, broken.refusal, self.partial_text)
+        return Ended(failure, broken.refusal, self.partial_text, partial)
 
     def _without_key(self, detail: str) -> str:
         """Return what may be logged of a backend's words: some quote the key that they refuse."""
@@ -236,6 +254,7 @@ class Exchange:
                 head,
                 connect_s=self._connecting.took_s,
                 patience=self._patience,
+                begun=self._begun,
             )
             await self._events.follow(chunks)
         else:
@@ -262,6 +281,8 @@ class Exchange:
 
     def _hand_over(self, head: Head, content: bytes | None) -> None:
         """Hand over an answer that came whole, its bytes as they are where the model's name may stay."""
+        if self._begun is not None:
+            raise Broken(FailureKind.UNABLE, "a whole answer came where the rest of one was asked for")
         if content is None:
             raise Broken(FailureKind.PROTOCOL, f"an answer of more than {MAX_WHOLE_BYTES} bytes")
         whole = _object(content)

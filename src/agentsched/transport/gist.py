@@ -117,7 +117,7 @@ class ChoicesGist:
         self._answers: dict[int, _Answer] = {}
         self._flowing: dict[Any, _Answer] = {}
         self._unfinished = 0
-        self._steady = True
+        self._steady = self._text_alone = True
         self.finished = self.done = self.settled = False
         self.said = 0
         self.chars = 0
@@ -137,6 +137,11 @@ class ChoicesGist:
             said = answer.message.get(self._said_in)
             return "".join(said) if isinstance(said, Text) else ""
         return ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is text alone so far, and has not ended."""
+        return self._text_alone and not any(answer.ended for answer in self._answers.values())
 
     @property
     def tokens(self) -> int:
@@ -206,7 +211,9 @@ class ChoicesGist:
         if isinstance(delta, dict):
             for name, piece in cast("dict[str, Any]", delta).items():
                 self._take_piece(answer, name, piece)
-                says = says or (bool(piece) and name not in LABELS)
+                if piece and name not in LABELS:
+                    says = True
+                    self._text_alone = self._text_alone and name == self._said_in and isinstance(piece, str)
         if says:
             self.said += 1
             self._steady = self._steady and not answer.over  # some send a finish reason with every event

@@ -23,6 +23,8 @@ _DROPPED = frozenset(
 _USAGE: Mapping[str, Any] = MappingProxyType({"include_usage": True})
 _USAGE_ALONE = dumps(dict(_USAGE))
 
+_WHOLE: Mapping[str, bytes] = MappingProxyType({})
+
 MAX_REMEMBERED = 1_000
 """Most URLs, and most header sets, that are kept ready; beyond it the table starts anew."""
 
@@ -74,10 +76,14 @@ class Addressing:
         """Look again: after a failure something else may run there."""
         self._engines.pop(backend, None)
 
-    def address(self, incoming: Incoming, backend: Backend) -> Outgoing:
-        """Return the request that asks this backend to answer the call."""
+    def address(self, incoming: Incoming, backend: Backend, rest: Mapping[str, bytes] = _WHOLE) -> Outgoing:
+        """Return the request that asks this backend to answer the call.
+
+        Args:
+            rest: the fields by which only the rest of the answer is asked for.
+        """
         streamed = incoming.stream or streamable(incoming, self._engines.get(backend.name))
-        added: dict[str, bytes] = {}
+        added = {**rest}
         if streamed and not incoming.stream:
             added["stream"] = b"true"
         if streamed and incoming.kind is not Kind.RESPONSE and not incoming.wants_usage:

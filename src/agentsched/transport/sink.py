@@ -44,6 +44,11 @@ class Sink(Protocol):
         """Output tokens so far; 0 where the backend has answered over a connection opened for it."""
         ...
 
-    def finished(self, usage: Usage) -> None:
-        """The backend is done. Bytes put before are the whole answer."""
+    def finished(self, usage: Usage, *, kept_tokens: int = 0) -> None:
+        """The backend is done. Bytes put before are the whole answer.
+
+        Args:
+            usage: this backend's.
+            kept_tokens: of the answer, that others had written.
+        """
         ...

@@ -8,6 +8,9 @@ from agentsched.transport.marks import CHARS_PER_TOKEN
 MAX_COUNT = 10**7
 """No call has more tokens; a larger count is a mistake of the backend's."""
 
+PIECE_CHARS = 6
+"""Where the pieces of a text are longer on the average, they are several tokens each."""
+
 _WRITTEN = ("completion_tokens", "output_tokens")
 
 
@@ -36,8 +39,8 @@ def written(usage: object, pieces: int, chars: int) -> int:
 
 
 def estimated(pieces: int, chars: int) -> int:
-    """Return about how many tokens a text has: a piece is one at least, and long ones are several."""
-    return max(pieces, chars // CHARS_PER_TOKEN)
+    """Return about how many tokens a text has: a piece is one, unless they are so long that they must be several."""
+    return pieces if chars <= pieces * PIECE_CHARS else chars // CHARS_PER_TOKEN
 
 
 def first_count(usage: object, *names: str) -> int | None:

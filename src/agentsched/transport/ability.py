@@ -1,0 +1,88 @@
+"""Whether a server goes on with a text that somebody else began: it is tried with a few words."""
+
+import asyncio
+from typing import Any
+
+from agentsched.model import Backend, FailureKind
+from agentsched.transport.body import read_body
+from agentsched.transport.jsontext import dumps, loads
+from agentsched.transport.partial import Way
+from agentsched.transport.refusal import Broken, raised
+from agentsched.transport.stack import Stack
+
+CAP_S = 10.0
+"""How long both questions may take together, at a server that is busy with other calls: somebody waits."""
+
+MAX_BYTES = 2**20
+
+BEGUN = "Rivers, said the heron, are"
+"""Hardly how an answer begins by itself."""
+
+_MESSAGES = [
+    {"role": "user", "content": "Write a sentence about rivers."},
+    {"role": "assistant", "content": BEGUN},
+]
+_GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
+_CONTRADICTION = {"continue_final_message": True, "add_generation_prompt": True}
+"""What vLLM refuses, since it knows both fields; a server that knows neither does not mind. What is said is no proof: a
+model may go on with what it takes for an earlier answer of its own."""
+
+
+async def way_of(stack: Stack, transport: Any, backend: Backend, model: str) -> Way | None:
+    """Return how a server goes on with a chat's answer; None if it does not.
+
+    Args:
+        model: as the server calls it.
+
+    Raises:
+        Broken: if it did not answer in time, so that nothing is known.
+    """
+    try:
+        async with asyncio.timeout(CAP_S):
+            said = await _say(stack, transport, backend, {"model": model, **_GO_ON})
+            if said is None:
+                return None
+            if said.lstrip().startswith(BEGUN):
+                return Way.UNASKED
+            contradicted = await _say(stack, transport, backend, {"model": model, **_CONTRADICTION})
+            return Way.ASKED if contradicted is None else None
+    except TimeoutError:
+        raise Broken(FailureKind.TIMEOUT, f"it did not go on with a few words within {CAP_S:g} s") from None
+
+
+async def _say(stack: Stack, transport: Any, backend: Backend, fields: dict[str, Any]) -> str | None:
+    """Return what the server says; None if it refuses the fields.
+
+    Raises:
+        Broken: if it says nothing.
+    """
+    content = dumps({"messages": _MESSAGES, "max_tokens": 16, "temperature": 0, **fields})
+    headers = {
+        "accept": "application/json",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+    }
+    if backend.api_key is not None:
+        headers["authorization"] = f"Bearer {backend.api_key}"
+    timeout = {"connect": CAP_S, "read": CAP_S, "write": CAP_S, "pool": None}
+    url = f"{backend.base_url}/chat/completions"
+    stream = stack.ByteStream(content)
+    request = stack.Request("POST", url, headers=headers, stream=stream, extensions={"timeout": timeout})
+    try:
+        response = await transport.handle_async_request(request)
+        try:
+            answer = await read_body(response.stream, MAX_BYTES)
+        finally:
+            await response.aclose()
+    except Exception as error:
+        raise raised(stack, error) from None
+    if response.status_code in (400, 422):
+        return None
+    if response.status_code != 200:
+        raise Broken(FailureKind.ERROR, f"POST {url} answers HTTP {response.status_code}")
+    try:
+        said: Any = loads(answer or b"")["choices"][0]["message"]["content"]
+    except (ValueError, LookupError, TypeError):
+        raise Broken(FailureKind.PROTOCOL, f"POST {url} does not answer with a message") from None
+    return said if isinstance(said, str) else ""
