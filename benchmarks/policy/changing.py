@@ -36,9 +36,9 @@ class Slowing(BatchServer):
         self._pass(now)
         super().start(now, attempt_id, node)
 
-    def abort(self, now: float, attempt_id: int) -> None:
+    def abort(self, now: float, attempt_id: int) -> int:
         self._pass(now)
-        super().abort(now, attempt_id)
+        return super().abort(now, attempt_id)
 
     def next_at(self) -> float | None:
         due = super().next_at()

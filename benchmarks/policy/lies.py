@@ -27,8 +27,8 @@ class Lying:
     def start(self, now: float, attempt_id: int, node: Node) -> None:
         self._inner.start(now, attempt_id, node)
 
-    def abort(self, now: float, attempt_id: int) -> None:
-        self._inner.abort(now, attempt_id)
+    def abort(self, now: float, attempt_id: int) -> int:
+        return self._inner.abort(now, attempt_id)
 
     def next_at(self) -> float | None:
         return self._inner.next_at()

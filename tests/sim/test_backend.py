@@ -255,8 +255,8 @@ def test_a_call_that_cannot_be_held_is_refused_and_leaves_no_trace() -> None:
 def test_an_aborted_call_ends_at_once_and_frees_its_room_after_the_step(at: float) -> None:
     model = BackendModel(BackendSpec(speed=SPEED))
     model.submit(0.0, call(0, prompt=400, output=1000))
-    assert model.abort(at, 0) is True
-    assert model.abort(at, 0) is False
+    assert model.abort(at, 0) is not None
+    assert model.abort(at, 0) is None
     last = model.advance(at)[-1]
     assert (last.kind, last.at) == (Kind.ABORTED, at)
     model.advance(at + 0.07)

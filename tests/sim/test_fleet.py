@@ -18,6 +18,7 @@ from agentsched.sim.spec import BackendSpec
 from agentsched.sim.speed import Speed
 from agentsched.testing import FakeBackend, FakeFleet, VirtualClock
 from agentsched.testing.tokens import count, render_chat
+from agentsched.transport.partial import Way
 from tests.doubles import MODEL, assert_quiet, outcome
 
 NAMES = "abcdef"
@@ -242,7 +243,11 @@ def ran(asked: Scenario) -> list[Started]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_same_calls_start_there_and_then(seed: int) -> None:
+def test_the_same_calls_start_there_and_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def known(*_: object) -> Way:
+        return Way.ASKED
+
+    monkeypatch.setattr("agentsched.runtime.abilities.way_of", known)  # the loop's backends are never asked
     asked = scenario(seed)
     expected, found = ran(asked), sorted(simulated(asked))
     assert [start[1:] for start in found] == [start[1:] for start in expected]

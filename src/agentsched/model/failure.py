@@ -5,6 +5,9 @@ from enum import StrEnum
 
 from agentsched.model.value import value
 
+LEAST_KEPT = 16
+"""A text of fewer tokens is sooner written anew than gone on with, where nobody has seen it."""
+
 
 class FailureKind(StrEnum):
     """What went wrong at one backend."""

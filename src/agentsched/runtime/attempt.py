@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentsched.engine.events import Failed, Finished, Progressed
 from agentsched.errors import UsageError
 from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
+from agentsched.model.failure import LEAST_KEPT
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Ended, Exchange
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 READER_S = 60.0
 """A reader that takes nothing for this long while its spool is full has gone."""
-
-
-LEAST_KEPT = 16
-"""A text of fewer tokens is sooner written anew than gone on with, where nobody has seen it."""
 
 
 class Attempt:

@@ -83,12 +83,12 @@ class BackendModel:
             self._turn_for_entry()
         return None
 
-    def abort(self, now: float, call_id: CallId) -> bool:
-        """End a call early; return whether it was still there."""
+    def abort(self, now: float, call_id: CallId) -> int | None:
+        """End a call early; return how many tokens it had written, None if it was not there any more."""
         self._run(now)
         row = self._live.pop(call_id, None)
         if row is None:
-            return False
+            return None
         seated = row.order in self._batch.members
         if seated:
             row.tokens = self._batch.tokens(row)
@@ -102,7 +102,7 @@ class BackendModel:
         self.counters.aborted += 1
         self.counters.generation_tokens += row.tokens
         self._say(Kind.ABORTED, now, row)
-        return True
+        return row.tokens
 
     def slow_down(self, now: float, factor: float) -> None:
         """Have steps take `factor` times as long from `now` on, as does what is left of the one under way."""

@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -13,6 +14,7 @@ from agentsched.engine.events import (
     BackendLeft,
     Cancelled,
     Event,
+    Finished,
     ModelsListed,
     Progressed,
     Signalled,
@@ -20,6 +22,7 @@ from agentsched.engine.events import (
     Woke,
 )
 from agentsched.model import Backend, Request
+from agentsched.model.failure import LEAST_KEPT
 from agentsched.policy import Policy
 from agentsched.sim.plan import Node
 from agentsched.sim.server import Server
@@ -63,7 +66,8 @@ class Loop:
         self._on_end = on_end
         self._rows = {backend.name: _Row(server, backend, self._fetch) for backend, server in fleet}
         self._nodes: dict[str, Node] = {}
-        self._running: dict[int, _Row] = {}
+        self._running: dict[int, tuple[_Row, str]] = {}
+        self._kept: dict[str, int] = {}
         self._heap: list[tuple[float, int, Act]] = []
         self._pushed = 0
         self._inbox: deque[Event] = deque()
@@ -137,18 +141,21 @@ class Loop:
     def _obey(self, command: Command) -> None:
         match command:
             case Start():
-                row = self._running[command.attempt_id] = self._rows[command.backend]
+                row = self._rows[command.backend]
+                self._running[command.attempt_id] = row, command.request_id
                 if self._on_start is not None:
                     self._on_start(self.now, command)
                 row.server.start(self.now, command.attempt_id, self._nodes[command.request_id])
                 self._arm(row)
             case Resolve():
                 del self._nodes[command.request_id]
+                if self._kept:
+                    self._kept.pop(command.request_id, None)
                 if self._on_end is not None:
                     self._on_end(self.now, command)
             case Abort():
-                row = self._running.pop(command.attempt_id)
-                row.server.abort(self.now, command.attempt_id)
+                row, request_id = self._running.pop(command.attempt_id)
+                self._keep(request_id, row.server.abort(self.now, command.attempt_id))
                 self._arm(row)
             case WakeAt():
                 self.at(command.at, self._woke)
@@ -160,6 +167,13 @@ class Loop:
                 self._inbox.append(Signalled(at=self.now, backend=backend, signals=signals))
             case Forget():
                 pass  # another one of that name may be in its row already
+
+    def _keep(self, request_id: str, written: int) -> None:
+        """Keep what was written of an answer, as the runtime does, if it is worth it."""
+        node, kept = self._nodes.get(request_id), self._kept.get(request_id, 0) + written
+        if node is not None and kept >= LEAST_KEPT:
+            self._kept[request_id] = kept
+            self._nodes[request_id] = node.rest(written)
 
     def _woke(self, now: float) -> None:
         self.feed(Woke(at=now))
@@ -178,10 +192,14 @@ class Loop:
         row.due = None
         running = self._running
         for news in row.server.advance(now):
-            if running.get(news.attempt_id) is row:
+            found = running.get(news.attempt_id)
+            if found is not None and found[0] is row:
                 if not isinstance(news, Progressed):
                     del running[news.attempt_id]
-                self.feed(news)
+                if self._kept and isinstance(news, Finished):
+                    self.feed(replace(news, kept_tokens=self._kept.get(found[1], 0)))
+                else:
+                    self.feed(news)
         self._arm(row)
 
 

@@ -1,6 +1,7 @@
 """What a run of a workflow is going to do: calls, their true lengths, and which wait for which."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from agentsched.errors import UsageError
@@ -42,6 +43,14 @@ class Node:
     pieces: tuple[Piece, ...] = ()
     signature: str | None = None
     service_s: float | None = None
+
+    def rest(self, written: int) -> "Node":
+        """Return what is left of it: what was written of the answer is read with the prompt."""
+        return replace(
+            self,
+            input_tokens=self.input_tokens + written,
+            output_tokens=max(self.output_tokens - written, 1),
+        )
 
 
 @value

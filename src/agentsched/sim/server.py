@@ -24,8 +24,8 @@ class Server(Protocol):
         """Take an attempt."""
         ...
 
-    def abort(self, now: float, attempt_id: int) -> None:
-        """Drop one of which nothing more is to be heard."""
+    def abort(self, now: float, attempt_id: int) -> int:
+        """Drop one of which nothing more is to be heard; return how many tokens it had written."""
         ...
 
     def next_at(self) -> float | None:
@@ -65,9 +65,10 @@ class BatchServer:
             kind = FailureKind.OVERLOADED if refusal is Refusal.QUEUE_FULL else FailureKind.INVALID
             self._refused.append(Failed(at=now, attempt_id=attempt_id, failure=Failure(kind=kind)))
 
-    def abort(self, now: float, attempt_id: int) -> None:
-        if self._inputs.pop(attempt_id, None) is not None:
-            self.model.abort(now, attempt_id)
+    def abort(self, now: float, attempt_id: int) -> int:
+        if self._inputs.pop(attempt_id, None) is None:
+            return 0
+        return self.model.abort(now, attempt_id) or 0
 
     def next_at(self) -> float | None:
         return self.model.now if self._refused else self.model.next_at()
@@ -117,9 +118,9 @@ class FailingServer:
         else:
             self._failed.append(Failed(at=now, attempt_id=attempt_id, failure=Failure(kind=kind)))
 
-    def abort(self, now: float, attempt_id: int) -> None:
+    def abort(self, now: float, attempt_id: int) -> int:
         self._failed = [failed for failed in self._failed if failed.attempt_id != attempt_id]
-        self._inner.abort(now, attempt_id)
+        return self._inner.abort(now, attempt_id)
 
     def next_at(self) -> float | None:
         return self._failed[0].at if self._failed else self._inner.next_at()
@@ -144,8 +145,9 @@ class TimedServer:
         heapq.heappush(self._due, (now + self._service_s(node), attempt_id))
         self._nodes[attempt_id] = node
 
-    def abort(self, now: float, attempt_id: int) -> None:
+    def abort(self, now: float, attempt_id: int) -> int:
         self._nodes.pop(attempt_id, None)  # it may have ended: its news is on the way
+        return 0
 
     def next_at(self) -> float | None:
         return self._due[0][0] if self._due else None
