@@ -33,6 +33,9 @@ SETTLE_S = 0.5
 MAX_ORPHANED = 3
 MOST_TOKENS = 131_072
 USUAL_TOKENS = 256.0
+TEMPLATE_TOKENS = 32
+CREDIBLE = 5.0
+PROMPTS = 50
 SLACK = 1e-6
 """Tokens: sums of floats in another order differ by less."""
 
@@ -55,6 +58,7 @@ class Call:
     request: Request
     rank: float
     number: int
+    prompt_tokens: int
     expected_tokens: float
     choice: tuple[str, ...] = ()
     tried: list[str] = field(default_factory=list)
@@ -62,6 +66,7 @@ class Call:
     orphaned: int = 0
     attempt: int | None = None
     backend: str | None = None
+    failed_at: str | None = None
     use: Use | None = None
     seen_tokens: int = 0
     kept: int = 0
@@ -75,7 +80,7 @@ class Call:
 
     @property
     def wanted(self) -> float:
-        return self.request.input_tokens + self.kept + self.expected_tokens
+        return self.prompt_tokens + self.kept + self.expected_tokens
 
     def keep(self, tokens: int) -> None:
         """So much of the answer is there."""
@@ -108,6 +113,7 @@ class Shadow:
         self.refused: dict[tuple[str, str], float] = {}
         self.max_calls: dict[str, int | None] = {}
         self.lengths: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        self.prompts: dict[str | None, list[tuple[float, float]]] = defaultdict(list)
         self.armed = inf
         self._ends: dict[str, End] = {}
         self._asks: list[str] = []
@@ -227,7 +233,9 @@ class Shadow:
                 given, written = event.usage.input_tokens, event.usage.output_tokens
                 written = call.seen_tokens if written is None else written
                 assert call.use is not None
-                read = call.request.input_tokens + call.kept if given is None else given
+                read = call.prompt_tokens + call.kept if given is None else given
+                if given is not None and not event.kept_tokens:
+                    self._count_prompt(call.request, given)
                 call.use.tokens = read + written
                 written += event.kept_tokens
                 if written > 0:
@@ -274,7 +282,8 @@ class Shadow:
         past = self.lengths[self._history(request)]
         mean = sum(past) / len(past) if past else USUAL_TOKENS
         expected = max(1.0, mean if request.max_tokens is None else min(mean, request.max_tokens))
-        call = self.calls[request.id] = Call(request, self.rank(request), len(self.calls), expected)
+        prompt = self._prompt_tokens(request)
+        call = self.calls[request.id] = Call(request, self.rank(request), len(self.calls), prompt, expected)
         if self.closed:
             self._ends[request.id] = (Outcome.REJECTED, Reason.CLOSED)
         elif exhausted:
@@ -288,7 +297,9 @@ class Shadow:
         assert backend is not None
         assert call.use is not None
         if failure.kind is not FailureKind.UNABLE or call.last_failure is None:
-            call.last_failure = failure
+            call.last_failure, call.failed_at = failure, call.backend
+        else:
+            call.backend = call.failed_at
         call.keep(failure.kept_tokens or 0)
         if failure.kind in (FailureKind.REFUSED, FailureKind.UNSENDABLE, FailureKind.UNABLE):
             call.use.requests = call.use.tokens = 0
@@ -413,6 +424,20 @@ class Shadow:
     def _free_at(self, backend: str, call: Call) -> float:
         later = sorted(use.at + MINUTE_S for use in self.uses[backend] if use.at + MINUTE_S > self.now)
         return next(at for at in later if self.surely_allowed_at(backend, call, at))
+
+    def _count_prompt(self, request: Request, counted: int) -> None:
+        estimated = request.input_tokens
+        if estimated >= TEMPLATE_TOKENS:
+            known = min(max(counted, estimated / CREDIBLE), estimated * CREDIBLE)
+            self.prompts[request.model].append((estimated, known))
+
+    def _prompt_tokens(self, request: Request) -> int:
+        """What the prompt should have by what was counted before, of which an old one weighs less."""
+        seen = self.prompts[request.model]
+        weights = [(1 - 1 / PROMPTS) ** age for age in range(len(seen))][::-1]
+        counted = sum(weight * known for weight, (_, known) in zip(weights, seen, strict=True))
+        estimated = sum(weight * estimate for weight, (estimate, _) in zip(weights, seen, strict=True))
+        return round(request.input_tokens * counted / estimated) if seen else request.input_tokens
 
     @staticmethod
     def _history(request: Request) -> tuple[object, ...]:

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,19 @@ VLLM = "AGENTSCHED_VLLM"
 @pytest.fixture(scope="session")
 def llama_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a server with generated weights; its model is called `tiny`, it has four slots."""
-    folder = tmp_path_factory.mktemp("llama")
+    with _llama(tmp_path_factory.mktemp("llama")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def other_llama_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a second server with the same weights."""
+    with _llama(tmp_path_factory.mktemp("other_llama")) as url:
+        yield url
+
+
+@contextmanager
+def _llama(folder: Path) -> Iterator[str]:
     tiny_gguf.write(folder / "tiny.gguf")
     port = free_port()
     command = [

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import urllib.request
+from typing import Any
 
 import pytest
 
 from agentsched import Backend, Scheduler, UnknownModel
 from tests.real.asking import FORMAT, MESSAGES, direct, lasting
+from tests.real.cutting import cutting
 
 
 def _busy_slots(url: str) -> int:
@@ -123,3 +125,59 @@ async def test_the_served_models_are_learned_from_the_server(llama_url: str) -> 
     async with Scheduler([Backend(f"{llama_url}/v1")]) as scheduler:
         with pytest.raises(UnknownModel, match="tiny"):
             await scheduler.openai().chat.completions.create(model="huge", messages=MESSAGES)
+
+
+# -- answers that one of two servers begins, and the other one ends --------------------------------------------
+
+
+async def test_a_broken_stream_is_ended_by_the_other_server(llama_url: str, other_llama_url: str) -> None:
+    """Random weights speak in tongues: which token follows depends on how the text before is cut into tokens."""
+    body: Any = {"model": "tiny", "max_tokens": 60, "temperature": 0, "stream": True}
+    extra: Any = {"stream_options": {"include_usage": True}, "extra_body": {"ignore_eos": True}}
+    moved = 0
+    async with cutting(llama_url, 4_000) as cut_url:
+        fleet = [Backend(f"{cut_url}/v1", name="cut"), Backend(f"{other_llama_url}/v1", name="whole")]
+        async with Scheduler(fleet) as scheduler:
+            for number in range(6):
+                messages = [{"role": "user", "content": f"Name mountain {number}."}]
+                stream = await scheduler.openai().chat.completions.create(messages=messages, **body, **extra)
+                events = [event async for event in stream]
+                moved += scheduler.explain(stream.response.headers["x-request-id"]).attempts == 2
+                *told, counted = events
+                assert len({event.id for event in events}) == 1
+                assert [event.choices[0].finish_reason for event in told][-1] in ("length", "stop")
+                assert all(event.choices[0].delta.role is None for event in told[1:])
+                said = [event.choices[0].delta.content for event in told]
+                assert counted.usage is not None
+                assert 0 <= counted.usage.completion_tokens - sum(map(bool, said)) <= 5, "some have no text"
+    assert moved >= 2, "an answer of random weights may be over before it is cut"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_move_to_the_other_server(llama_url: str, other_llama_url: str, stream: bool) -> None:
+    urls = {"a": llama_url, "b": other_llama_url}
+    async with Scheduler([Backend(f"{url}/v1", name=name) for name, url in urls.items()]) as scheduler:
+        calls = [
+            asyncio.create_task(
+                scheduler.openai().chat.completions.create(
+                    model="tiny",
+                    messages=MESSAGES,
+                    max_tokens=300,
+                    stream=stream,
+                    extra_body={"ignore_eos": True},
+                )
+            )
+            for _ in range(4)
+        ]
+        while sum(call.output_tokens > 20 for call in scheduler.snapshot().calls) < 4:
+            await asyncio.sleep(0.01)
+        scheduler.fleet.remove("a")
+        for call in calls:
+            answer: Any = await call
+            if stream:
+                events = [event async for event in answer]
+                assert events[-1].choices[0].finish_reason == "length"
+            else:
+                assert answer.choices[0].finish_reason == "length"
+                assert 270 <= answer.usage.completion_tokens <= 300
+        assert not await asyncio.to_thread(_busy_slots, llama_url)

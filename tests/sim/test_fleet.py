@@ -245,7 +245,7 @@ def ran(asked: Scenario) -> list[Started]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_calls_start_there_and_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def known(*_: object) -> Way:
-        return Way.ASKED
+        return Way.MESSAGE
 
     monkeypatch.setattr("agentsched.runtime.abilities.way_of", known)  # the loop's backends are never asked
     asked = scenario(seed)

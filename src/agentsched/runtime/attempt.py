@@ -22,6 +22,10 @@ READER_S = 60.0
 """A reader that takes nothing for this long while its spool is full has gone."""
 
 
+_UNABLE = (FailureKind.INVALID, FailureKind.UNABLE)
+"""How a backend fails that does not go on with an answer: it refuses to, or does not stream."""
+
+
 class Attempt:
     """Runs an exchange and reports to the engine. It is the exchange's sink.
 
@@ -81,7 +85,7 @@ class Attempt:
         try:
             begun = await self._begun_elsewhere(row)
             ended = await self._try(row, begun)
-            if begun is not None and ended is not None and _unable(ended, begun[1]):
+            if begun is not None and ended is not None and ended.failure.kind in _UNABLE:
                 ended = await self._unable(row, begun[0], ended)
         except asyncio.CancelledError:
             if self._aborted or self._finished:
@@ -236,12 +240,6 @@ class Attempt:
         finally:
             if self._begun:
                 self._call.spool.close()
-
-
-def _unable(ended: Ended, way: Way) -> bool:
-    """Whether a backend did not go on in that way: it refused to, or said something else."""
-    refused = ended.failure.kind is FailureKind.INVALID and way in (Way.ASKED, Way.UNASKED)
-    return refused or ended.failure.kind is FailureKind.UNABLE
 
 
 def cancelled() -> bool:

@@ -17,9 +17,9 @@ Body = Mapping[str, Any]
 MOST_CHOICES = 128
 Generated = Literal["chat", "completion", "response"]
 
-GoesOn = Literal["asked", "unasked", "refuses", "ignores"]
-"""What a server makes of an assistant's last message: vLLM goes on with it if asked to, llama.cpp anyway, and repeats
-it; others refuse to be asked, or take no notice of it."""
+GoesOn = Literal["asked", "always", "refuses", "ignores"]
+"""What a server makes of an assistant's last message: vLLM goes on with it if asked to, llama.cpp in any case, and
+whole answers of it repeat it; others refuse to be asked, or take no notice of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +99,14 @@ def read_generation(body: Body, kind: Generated, *, max_model_len: int, goes_on:
 
 def _going_on(body: Body, goes_on: GoesOn) -> tuple[Body, str]:
     """Return the body as a server of another kind reads it, and what it repeats of the last message."""
-    if goes_on == "asked":
+    contradiction = body.get("continue_final_message") and body.get("add_generation_prompt", True)
+    if goes_on == "asked" or (goes_on == "always" and contradiction):
         return body, ""
     if goes_on == "refuses" and "continue_final_message" in body:
         raise ErrorReply(400, "Unrecognized request argument supplied: continue_final_message")
     fields = {name: value for name, value in body.items() if name not in _GOING_ON}
     last = as_object((as_list(body.get("messages")) or [None])[-1])
-    if goes_on != "unasked" or last.get("role") != "assistant":
+    if goes_on != "always" or last.get("role") != "assistant":
         return fields, ""
     return {**fields, "add_generation_prompt": False, "continue_final_message": True}, message_text(last)
 

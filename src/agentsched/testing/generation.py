@@ -155,8 +155,7 @@ class Generation:
             extra |= self._prompt_ids()
         yield self._shape.chunk(
             part.index,
-            ("" if sent else self._asked.repeated)
-            + part.decoder.decode(part.spelling.piece(sent, tokens), final=ended),
+            part.decoder.decode(part.spelling.piece(sent, tokens), final=ended),
             reason=part.reason if ended else None,
             calls=part.tool_calls if ended else (),
             extra=extra,

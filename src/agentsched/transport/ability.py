@@ -5,9 +5,12 @@ from typing import Any
 
 from agentsched.model import Backend, FailureKind
 from agentsched.transport.body import read_body
+from agentsched.transport.gist import ChoicesGist
+from agentsched.transport.incoming import Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.partial import Way
 from agentsched.transport.refusal import Broken, raised
+from agentsched.transport.sse import Decoder
 from agentsched.transport.stack import Stack
 
 CAP_S = 10.0
@@ -22,10 +25,10 @@ _MESSAGES = [
     {"role": "user", "content": "Write a sentence about rivers."},
     {"role": "assistant", "content": BEGUN},
 ]
-_GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
 _CONTRADICTION = {"continue_final_message": True, "add_generation_prompt": True}
-"""What vLLM refuses, since it knows both fields; a server that knows neither does not mind. What is said is no proof: a
-model may go on with what it takes for an earlier answer of its own."""
+"""What vLLM and llama.cpp refuse, since they know both fields; a server that knows neither does not mind. What is said
+is no proof: a model may go on with what it takes for an earlier answer of its own."""
+_GO_ON = {"continue_final_message": True, "add_generation_prompt": False}
 
 
 async def way_of(stack: Stack, transport: Any, backend: Backend, model: str) -> Way | None:
@@ -39,36 +42,32 @@ async def way_of(stack: Stack, transport: Any, backend: Backend, model: str) -> 
     """
     try:
         async with asyncio.timeout(CAP_S):
-            said = await _say(stack, transport, backend, {"model": model, **_GO_ON})
-            if said is None:
+            if await _say(stack, transport, backend, {"model": model, **_CONTRADICTION}) is not None:
                 return None
-            if said.lstrip().startswith(BEGUN):
-                return Way.UNASKED
-            contradicted = await _say(stack, transport, backend, {"model": model, **_CONTRADICTION})
-            return Way.ASKED if contradicted is None else None
+            said = await _say(stack, transport, backend, {"model": model, **_GO_ON})
+            return Way.MESSAGE if said is not None and not said.lstrip().startswith(BEGUN) else None
     except TimeoutError:
         raise Broken(FailureKind.TIMEOUT, f"it did not go on with a few words within {CAP_S:g} s") from None
 
 
 async def _say(stack: Stack, transport: Any, backend: Backend, fields: dict[str, Any]) -> str | None:
-    """Return what the server says; None if it refuses the fields.
+    """Return what the server says, as a stream: in whole answers llama.cpp repeats the text. None if it refuses.
 
     Raises:
         Broken: if it says nothing.
     """
-    content = dumps({"messages": _MESSAGES, "max_tokens": 16, "temperature": 0, **fields})
+    content = dumps({"messages": _MESSAGES, "max_tokens": 8, "temperature": 0, "stream": True, **fields})
     headers = {
-        "accept": "application/json",
+        "accept": "text/event-stream",
         "accept-encoding": "identity",
         "content-type": "application/json",
-        "content-length": str(len(content)),
+        "connection": "close",  # some servers close one on which they have refused something, and do not say so
     }
     if backend.api_key is not None:
         headers["authorization"] = f"Bearer {backend.api_key}"
     timeout = {"connect": CAP_S, "read": CAP_S, "write": CAP_S, "pool": None}
     url = f"{backend.base_url}/chat/completions"
-    stream = stack.ByteStream(content)
-    request = stack.Request("POST", url, headers=headers, stream=stream, extensions={"timeout": timeout})
+    request = stack.Request("POST", url, headers=headers, content=content, extensions={"timeout": timeout})
     try:
         response = await transport.handle_async_request(request)
         try:
@@ -81,8 +80,22 @@ async def _say(stack: Stack, transport: Any, backend: Backend, fields: dict[str,
         return None
     if response.status_code != 200:
         raise Broken(FailureKind.ERROR, f"POST {url} answers HTTP {response.status_code}")
+    return _text(answer or b"")
+
+
+def _text(events: bytes) -> str:
+    """Return the text of a streamed answer.
+
+    Raises:
+        Broken: if it is none.
+    """
+    gist = ChoicesGist(Kind.CHAT)
     try:
-        said: Any = loads(answer or b"")["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError):
-        raise Broken(FailureKind.PROTOCOL, f"POST {url} does not answer with a message") from None
-    return said if isinstance(said, str) else ""
+        for _, data in Decoder().feed(events):
+            if data and not data.startswith(b"[DONE]"):
+                gist.take(loads(data))
+    except (ValueError, TypeError, AttributeError):
+        raise Broken(FailureKind.PROTOCOL, "what it says is no stream of events") from None
+    if not gist.done:
+        raise Broken(FailureKind.PROTOCOL, "it did not say a few words to their end")
+    return gist.text

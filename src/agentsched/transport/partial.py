@@ -26,11 +26,8 @@ class Way(StrEnum):
     PROMPT = "after the prompt"
     """What is to be completed is the prompt and the text."""
 
-    ASKED = "as its own last message, where it is told to"
-    """vLLM, SGLang: the answer is the rest."""
-
-    UNASKED = "as its own last message"
-    """llama.cpp: the answer is the text, once more, and the rest."""
+    MESSAGE = "as its own last message"
+    """vLLM, llama.cpp: where they are told to."""
 
     ANEW = "from the beginning"
     """Nothing was said yet, though the caller knows that somebody will speak."""
@@ -85,6 +82,4 @@ def rest_fields(incoming: Incoming, partial: Partial, way: Way) -> dict[str, byt
         fields["prompt"] = dumps(body["prompt"] + partial.text)
         return fields
     fields["messages"] = dumps([*body["messages"], {"role": "assistant", "content": partial.text}])
-    if way is Way.ASKED:
-        fields |= {"add_generation_prompt": b"false", "continue_final_message": b"true"}
-    return fields
+    return fields | {"add_generation_prompt": b"false", "continue_final_message": b"true"}
