@@ -5,6 +5,7 @@ Adding a kind is an architectural decision: it crosses every floor.
 
 from agentsched.model import Backend, Failure, Query, Reason, Request, Signals, Usage
 from agentsched.model.value import value
+from agentsched.predict import Learned
 
 
 @value
@@ -92,10 +93,15 @@ class Signalled:
 
 @value
 class BackendJoined:
-    """A backend belongs to the fleet from now on; no other has its name or address."""
+    """A backend belongs to the fleet from now on; no other has its name or address.
+
+    Attributes:
+        learned: what an earlier run says of it.
+    """
 
     at: float
     backend: Backend
+    learned: Learned | None = None
 
 
 @value
@@ -107,6 +113,7 @@ class BackendLeft:
         seen: attempts there of which the caller has seen a part, so that no other backend can begin anew: they fail
             unless the backend drains.
         successor: joins in the same moment; it may have the name and the address of one that does not drain.
+        learned: what an earlier run says of the successor.
     """
 
     at: float
@@ -114,6 +121,7 @@ class BackendLeft:
     drain: bool
     seen: tuple[int, ...] = ()
     successor: Backend | None = None
+    learned: Learned | None = None
 
 
 @value

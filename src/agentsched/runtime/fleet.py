@@ -46,7 +46,8 @@ class Fleet:
         _check_backend(backend, "add")
         with self._changing() as engine:
             engine.fleet.check_new(backend)
-            self._driver.feed(lambda at: BackendJoined(at=at, backend=backend))
+            learned = engine.fleet.profile.of(backend)
+            self._driver.feed(lambda at: BackendJoined(at=at, backend=backend, learned=learned))
 
     def remove(self, name: str) -> None:
         """Take a backend away at once.
@@ -65,7 +66,7 @@ class Fleet:
         """Put a backend in the place of the one of its name: `remove` and `add` in one step.
 
         Calls that run there begin anew, as they do after `remove`, be it at the new one; calls that wait go on waiting.
-        What was learned of the old one's speed, models and load is forgotten.
+        What was learned of the old one's speed, models and load is forgotten, but not what the profile says.
 
         Raises:
             UsageError: if it is no `Backend`, there is none of its name, or a third one has its address.
@@ -122,9 +123,15 @@ class Fleet:
             row = engine.fleet.of(_checked_name(name))
             if successor is not None:
                 engine.fleet.check_new(successor, instead_of=row)
+            learned = None if successor is None else engine.fleet.profile.of(successor)
             driver.feed(
                 lambda at: BackendLeft(
-                    at=at, backend=name, drain=False, seen=driver.seen_at(name), successor=successor
+                    at=at,
+                    backend=name,
+                    drain=False,
+                    seen=driver.seen_at(name),
+                    successor=successor,
+                    learned=learned,
                 )
             )
 
