@@ -11,7 +11,7 @@ from agentsched.predict.steps import StepRow
 
 T = TypeVar("T")
 
-Source = Literal["calibration", "journal"]
+Source = Literal["calibration", "journal", "run"]
 
 
 @value

@@ -9,6 +9,7 @@ from agentsched.engine import Engine
 from agentsched.engine.events import BackendJoined, BackendLeft, Event
 from agentsched.errors import SchedulerClosed, UsageError
 from agentsched.model import Backend
+from agentsched.predict import Learned, Measured, Profile
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -33,6 +34,25 @@ class Fleet:
         """The names of all backends in the order in which they joined, those that drain included."""
         with self._driver.lock:
             return tuple(self._driver.engine.backends)
+
+    def profile(self) -> Profile:
+        """Return what was learned of the backends so far, for the `profile` of another scheduler."""
+        with self._driver.lock:
+            engine = self._driver.engine
+            return Profile(
+                backends=tuple(
+                    Measured(
+                        base_url=row.spec.base_url,
+                        name=row.name,
+                        learned=row.learned,
+                        source="run",
+                        calls=row.started - row.failed,
+                    )
+                    for row in engine.backends.values()
+                    if row.learned != Learned()
+                ),
+                prompts=engine.past.prompts.learned(),
+            )
 
     def add(self, backend: Backend) -> None:
         """Let a backend take calls, also those that wait already, from now on.

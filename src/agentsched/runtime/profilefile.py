@@ -2,8 +2,10 @@
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from agentsched.engine.profilejson import MOST_CHARACTERS, read_profile, written
 from agentsched.engine.words import shown
@@ -28,24 +30,42 @@ def load_profile(path: str | Path) -> Profile:
     return read_profile(text, name)
 
 
+def check_place(path: str | Path) -> None:
+    """Refuse a place where no profile could be saved, before minutes go into one.
+
+    Raises:
+        UsageError: if there is no such folder, or nothing can be made in it, or the place is a folder itself.
+    """
+    if Path(path).is_dir():
+        raise UsageError(f"profile: {shown(str(path))} is a folder; name a file in it")
+    with _beside(Path(path)):
+        pass
+
+
 def save_profile(profile: Profile, path: str | Path) -> None:
     """Write a profile to a file, in the place of what was there; that stays as it is if anything goes wrong.
 
     Raises:
         UsageError: if it cannot be written.
     """
-    path = Path(path)
+    with _beside(Path(path)) as (handle, made):
+        with handle:
+            handle.write(written(profile))
+        made.chmod(0o644)
+        made.replace(path)
+
+
+@contextmanager
+def _beside(path: Path) -> Generator[tuple[TextIO, Path], None, None]:
+    """Open a file of another name in the same folder; it is gone in the end, unless it has got that name."""
     try:
-        handle, made = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        made = Path(name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(written(profile))
-            Path(made).chmod(0o644)
-            Path(made).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(made).unlink()
-            raise
+                yield file, made
+        finally:
+            made.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise UsageError(f"profile: {shown(str(path))} cannot be written: {_why(error)}") from None
 
