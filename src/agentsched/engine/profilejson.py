@@ -220,7 +220,7 @@ def _prompt(found: object) -> PromptRatio:
     counted, estimated = (number_of(facts[name], name) for name in ("counted", "estimated"))
     if not (estimated > 0 and LEAST * 0.99 * estimated <= counted <= MOST * 1.01 * estimated):
         raise ValueError(f"{counted!r} tokens where {estimated!r} were estimated cannot be")
-    return PromptRatio(model=label_of(facts, "model"), counted=counted, estimated=estimated)
+    return PromptRatio(label_of(facts, "model"), counted, estimated)
 
 
 def _learned(facts: Object) -> Learned:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from agentsched.model.value import value
+from agentsched.model.value import record
 
 MEMORY = 50
 """Prompts after which an old one has lost weight 1/e."""
@@ -18,7 +18,7 @@ RESUMED = 0.2
 """Share of its weight that an earlier run's past keeps."""
 
 
-@value
+@record
 class PromptRatio:
     """What was learned of the prompts of one model: tokens, counted and as they had been estimated."""
 
@@ -44,8 +44,7 @@ class PromptLengths:
     def learned(self) -> tuple[PromptRatio, ...]:
         """Return what was learned, the latest model last."""
         return tuple(
-            PromptRatio(model=model, counted=counted, estimated=estimated)
-            for model, (counted, estimated) in self._sums.items()
+            PromptRatio(model, counted, estimated) for model, (counted, estimated) in self._sums.items()
         )
 
     def resume(self, ratio: PromptRatio) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agentsched.errors import AgentschedError, BackendError
-from agentsched.model import Backend
+from agentsched.model import Backend, FailureKind
 from agentsched.predict import Measured, Profile
 from agentsched.runtime.ladder import Rung, ladder, prompt
 from agentsched.runtime.pools import Pools
@@ -69,9 +69,10 @@ async def _card(backend: Backend, model: str | None, upstream: Any | None) -> Ca
     try:
         cards = await list_cards(stack, pools.to(backend), backend)
     except Broken as error:
-        if model is None:
-            raise _broken(backend, f"cannot list its models, so one must be named: {error.detail}") from None
-        return Card(model, None)
+        if model is not None:
+            return Card(model, None)
+        hint = "; name one that it serves" if error.kind in (FailureKind.ERROR, FailureKind.PROTOCOL) else ""
+        raise _broken(backend, f"does not list its models: {error.detail}{hint}") from None
     finally:
         await pools.aclose()
     found = [card for card in cards if model in (None, card.name)]

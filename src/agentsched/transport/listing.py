@@ -63,7 +63,8 @@ async def list_cards(stack: Stack, transport: Any, backend: Backend) -> tuple[Ca
     except Exception as error:
         raise raised(stack, error) from None
     if response.status_code != 200:
-        raise Broken(FailureKind.ERROR, f"GET {request.url} answers HTTP {response.status_code}")
+        kind = FailureKind.DENIED if response.status_code in (401, 403) else FailureKind.ERROR
+        raise Broken(kind, f"GET {request.url} answers HTTP {response.status_code}")
     return _cards(content or b"")
 
 
