@@ -21,6 +21,8 @@ from agentsched.engine.events import (
     Woke,
 )
 from agentsched.model import Backend, Failure, FailureKind, Query, Reason, Request, Signals, Usage
+from agentsched.predict import Learned, Measured, Profile, Speed, Steps
+from agentsched.predict.prompts import PromptRatio
 
 T = TypeVar("T")
 
@@ -106,6 +108,71 @@ backends = st.builds(
     metrics=st.booleans(),
 )
 
+seen = st.lists(
+    st.tuples(
+        st.integers(64, 10_000),
+        st.integers(1, 900),
+        st.floats(1, 30),
+        st.integers(0, 9_000),
+        st.floats(0.2, 5),
+    ),
+    max_size=12,
+)
+"""What a speed is learned from: tokens read and written, mean batch, tokens read meanwhile, times the usual time."""
+
+
+def taught(observations: list[tuple[int, int, float, int, float]], kv_tokens: int | None) -> Learned:
+    """Return what a speed has learned from such observations."""
+    speed = Speed()
+    for read, wrote, batch, meanwhile, slow in observations:
+        speed.observe_prefill(read, slow * (0.01 + read * 2e-4))
+        step_s = 0.02 + 0.001 * (batch - 1)
+        speed.observe_decode(wrote, slow * wrote * step_s, batch, read=meanwhile, held=batch * (read + wrote))
+    return Learned(prefill=speed.prefill.learned(), decode=speed.decode.learned(), kv_tokens=kv_tokens)
+
+
+def counted(calls: list[tuple[str | None, str | None, str | None, int, int, float]]) -> Steps:
+    """Return the steps of such calls: their key, tokens read and written, seconds."""
+    steps = Steps()
+    for model, workflow, step, read, written, seconds in calls:
+        steps.observe((model, workflow, step), read=read, written=written, service_s=seconds)
+    return steps
+
+
+learned = st.builds(taught, seen, maybe(st.integers(1, 10**6)))
+
+measured = st.builds(
+    Measured,
+    base_url=maybe(labels.map("http://{}/v1".format)),
+    name=labels,
+    learned=learned,
+    source=st.sampled_from(["calibration", "journal", "run"]),
+    at=maybe(labels),
+    calls=tokens,
+    seconds=durations,
+    ladder=st.lists(st.tuples(st.integers(1, 9_000), st.integers(1, 64)), max_size=4).map(tuple),
+)
+
+steps = st.lists(
+    st.tuples(maybe(labels), maybe(labels), maybe(labels), tokens, tokens, st.floats(0, 1e9)), max_size=20
+).map(lambda calls: counted(calls).rows())
+
+profiles = st.builds(
+    Profile,
+    backends=st.lists(measured, max_size=3, unique_by=lambda one: one.base_url or (one.name,)).map(tuple),
+    prompts=st.lists(
+        st.builds(
+            lambda model, estimated, ratio: PromptRatio(model, estimated * ratio, estimated),
+            maybe(labels),
+            st.floats(1, 1e9),
+            st.floats(0.2, 5),
+        ),
+        max_size=3,
+        unique_by=lambda one: one.model,
+    ).map(tuple),
+    steps=steps,
+)
+
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Submitted, at=times, request=requests),
     st.builds(Cancelled, at=times, request_id=labels, reason=st.sampled_from(Reason)),
@@ -116,7 +183,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Failed, at=times, attempt_id=tokens, failure=failures),
     st.builds(ModelsListed, at=times, backend=labels, models=maybe(st.lists(labels).map(tuple))),
     st.builds(Signalled, at=times, backend=labels, signals=maybe(signals)),
-    st.builds(BackendJoined, at=times, backend=backends),
+    st.builds(BackendJoined, at=times, backend=backends, learned=maybe(learned)),
     st.builds(
         BackendLeft,
         at=times,
@@ -124,6 +191,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         drain=st.booleans(),
         seen=st.lists(tokens).map(tuple),
         successor=maybe(backends),
+        learned=maybe(learned),
     ),
     st.builds(QueryOpened, at=times, query=queries),
     st.builds(QueryClosed, at=times, query_id=labels),

@@ -2,18 +2,32 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentsched import step
+from agentsched import Backend, step
 from agentsched.cli import main
-from agentsched.testing import faults
+from agentsched.predict import Measured
+from agentsched.runtime import climb
+from agentsched.testing import FakeFleet, VirtualClock, faults
 from tests.doubles import Rig
 
 Ran = tuple[int, str, str]
 """Exit code, stdout, stderr."""
+
+
+def measured_in_virtual_time(fleet: FakeFleet) -> Callable[..., Awaitable[Measured]]:
+    """Return what measures the servers of a fleet instead of `measure`, on a loop of its own."""
+
+    async def measured(backend: Backend, **options: Any) -> Measured:
+        clock = VirtualClock()
+        work = climb.measure(backend, upstream=fleet.transport(), clock=clock, seed=1, **options)
+        return await asyncio.to_thread(clock.run, work)
+
+    return measured
 
 
 @pytest.fixture

@@ -15,13 +15,15 @@ import pytest
 
 from agentsched.cli import played
 from agentsched.policy import Policy
+from agentsched.runtime.profilefile import load_profile
 from agentsched.sim.fleetfile import KEYS
 from agentsched.sim.gpus import FLEETS
 from agentsched.sim.player import Player
 from agentsched.sim.report import METRICS
 from agentsched.sim.trace import read_trace
 from agentsched.sim.tracerow import COLUMNS
-from tests.cli.conftest import Ran
+from agentsched.testing import FakeBackend, FakeFleet
+from tests.cli.conftest import Ran, measured_in_virtual_time
 
 Run = Callable[..., Ran]
 MAIN = (sys.executable, "-c", "from agentsched.cli import main; main()")
@@ -348,11 +350,19 @@ def test_the_commands_of_the_documents_run(
     Path("calls.csv").write_text(blocks["csv"], encoding="utf-8")
     Path("fleet.toml").write_text(blocks["toml"], encoding="utf-8")
     commands = [line.split() for line in blocks["sh"].splitlines()]
-    assert len(commands) == 5
+    assert len(commands) == 7
+    fakes = [FakeBackend(host, base_url=f"http://gpu-{host}:8000/v1") for host in "ab"]
+    monkeypatch.setattr("agentsched.cli.profile.measure", measured_in_virtual_time(FakeFleet(fakes)))
     for program, *arguments in commands:
         assert program == "agentsched"
         assert run(*arguments)[0] == 0
     assert Path("latency.svg").exists()
+    assert [one.name for one in load_profile("profile.json").backends] == [
+        "gpu-a:8000",
+        "gpu-b:8000",
+        "fake-1",
+        "fake-2",
+    ]
     with Path("calls.csv").open(encoding="utf-8") as lines:
         (_, plan), _ = read_trace(lines, "calls.csv")
     assert [(node.step, node.after, round(node.delay_s, 9)) for node in plan.nodes] == [

@@ -1,4 +1,4 @@
-"""The command line: `agentsched simulate` and `agentsched replay`, with the `cli` extra."""
+"""The command line: `agentsched simulate`, `agentsched replay` and `agentsched profile`, with the `cli` extra."""
 
 import os
 import sys

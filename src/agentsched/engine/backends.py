@@ -9,7 +9,7 @@ from agentsched.engine.rows import AttemptRow, RequestRow
 from agentsched.engine.window import Window
 from agentsched.errors import UsageError
 from agentsched.model import Backend, BackendLoad, Failure, Signals, Usage
-from agentsched.predict import Calibration, Prefixes, Speed
+from agentsched.predict import Calibration, Learned, Prefixes, Profile, Speed
 from agentsched.predict.speed import Pace
 
 STAY_MEMORY = 20
@@ -33,7 +33,7 @@ class BackendRow:
     name: str
     spec: Backend
     index: int
-    speed: Speed = field(default_factory=Speed)
+    speed: Speed
     prefixes: Prefixes = field(default_factory=Prefixes)
     calibration: Calibration = field(default_factory=Calibration)
     budget: Budget = field(default_factory=Budget)
@@ -66,6 +66,14 @@ class BackendRow:
         if signals is not None and signals.kv_tokens:
             self.prefixes.bound(signals.kv_tokens)
         return self.heard.hear(now, signals, running=running, held=held, budget=self.budget)
+
+    @property
+    def learned(self) -> Learned:
+        """What a later run may begin with."""
+        speed = self.speed
+        return Learned(
+            prefill=speed.prefill.learned(), decode=speed.decode.learned(), kv_tokens=self.budget.told
+        )
 
     # -- room -----------------------------------------------------------------------------------------
 
@@ -229,8 +237,8 @@ class BackendRow:
         )
 
 
-def fleet_rows(backends: Sequence[Backend]) -> dict[str, BackendRow]:
-    """Return a row for each backend, by name.
+def fleet_rows(backends: Sequence[Backend], profile: Profile | None = None) -> dict[str, BackendRow]:
+    """Return a row for each backend, by name, with what a profile says of it.
 
     Raises:
         UsageError: for no backends or for two with the same name or address.
@@ -238,7 +246,8 @@ def fleet_rows(backends: Sequence[Backend]) -> dict[str, BackendRow]:
     if not backends:
         raise UsageError("Scheduler needs at least one Backend")
     _check_distinct(backends)
-    return {spec.name: backend_row(spec, index) for index, spec in enumerate(backends)}
+    profile = profile if profile is not None else Profile()
+    return {spec.name: backend_row(spec, index, profile.of(spec)) for index, spec in enumerate(backends)}
 
 
 def _check_distinct(backends: Sequence[Backend]) -> None:
@@ -252,8 +261,12 @@ def _check_distinct(backends: Sequence[Backend]) -> None:
             seen[value] = None
 
 
-def backend_row(spec: Backend, index: int) -> BackendRow:
-    """Return the row of a backend of which nothing is known yet."""
+def backend_row(spec: Backend, index: int, learned: Learned | None = None) -> BackendRow:
+    """Return the row of a backend of which no more is known yet than an earlier run has learned."""
     rpm = Window(spec.rpm) if spec.rpm is not None else None
     tpm = Window(spec.tpm) if spec.tpm is not None else None
-    return BackendRow(spec.name, spec, index, rpm=rpm, tpm=tpm)
+    row = BackendRow(spec.name, spec, index, Speed(learned), rpm=rpm, tpm=tpm)
+    if learned is not None and learned.kv_tokens:
+        row.prefixes.bound(learned.kv_tokens)
+        row.budget.tell(learned.kv_tokens)
+    return row

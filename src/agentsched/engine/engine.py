@@ -39,7 +39,7 @@ from agentsched.engine.waiting import Waiting
 from agentsched.errors import InvariantBroken
 from agentsched.model import Backend, FailureKind, Outcome, Reason, Usage
 from agentsched.policy import Policy
-from agentsched.predict import Past
+from agentsched.predict import Learned, Past, Profile
 
 MAX_QUEUED = 100_000
 KEPT_STORIES = 1_000
@@ -51,6 +51,7 @@ class Engine:
     Args:
         backends: at least one; names and addresses are unique.
         max_queued: most calls that wait; one more is rejected.
+        profile: what an earlier run has learned.
         kept_stories: how many ended requests' stories are kept; none is told at all if 0.
         journal: called with every event before it is handled; replaying the events on a new engine with the
             same arguments gives the same commands.
@@ -65,19 +66,18 @@ class Engine:
         *,
         policy: Policy,
         max_queued: int = MAX_QUEUED,
+        profile: Profile | None = None,
         kept_stories: int = KEPT_STORIES,
         journal: Callable[[Event], None] | None = None,
     ) -> None:
-        self.policy = policy
-        self.max_queued = max_queued
-        self.now = 0.0
-        self.closed = False
-        self.fleet = Fleet(backends)
+        self.policy, self.max_queued = policy, max_queued
+        self.now, self.closed = 0.0, False
+        self.fleet = Fleet(backends, profile)
         self.backends, self.directory = self.fleet.rows, self.fleet.directory
         self.requests: dict[str, RequestRow] = {}
         self.attempts: dict[int, AttemptRow] = {}
         self.queries = Queries()
-        self.past = Past()
+        self.past = Past(profile)
         self.stories = Stories(kept_stories)
         self.journal = journal
         self._waiting = Waiting(policy, self.requests, self.backends, told=self.stories.told)
@@ -223,7 +223,7 @@ class Engine:
             self._waiting.changed = True
 
     def _backend_joined(self, event: BackendJoined) -> None:
-        self._join(event.backend)
+        self._join(event.backend, event.learned)
         self._choose_anew()
 
     def _backend_left(self, event: BackendLeft) -> None:
@@ -244,11 +244,11 @@ class Engine:
         if not backend.running and self.backends.get(backend.name) is backend:
             self._forget(backend)
         if event.successor is not None:
-            self._join(event.successor)
+            self._join(event.successor, event.learned)
         self._choose_anew(moved)
 
-    def _join(self, backend: Backend) -> None:
-        self.fleet.join(backend)
+    def _join(self, backend: Backend, learned: Learned | None) -> None:
+        self.fleet.join(backend, learned)
         if self.queue.lanes:  # else it is asked at first use
             self._ask(missing=False)
 

@@ -5,6 +5,7 @@ Adding a kind is an architectural decision: it crosses every floor.
 
 from agentsched.model import Backend, Failure, Query, Reason, Request, Signals, Usage
 from agentsched.model.value import value
+from agentsched.predict import Learned
 
 
 @value
@@ -95,10 +96,15 @@ class Signalled:
 
 @value
 class BackendJoined:
-    """A backend belongs to the fleet from now on; no other has its name or address."""
+    """A backend belongs to the fleet from now on; no other has its name or address.
+
+    Attributes:
+        learned: what an earlier run says of it.
+    """
 
     at: float
     backend: Backend
+    learned: Learned | None = None
 
 
 @value
@@ -110,6 +116,7 @@ class BackendLeft:
         seen: attempts there of which the caller has seen a part, so that no other backend can begin anew, and from
             which none can go on: they fail unless the backend drains.
         successor: joins in the same moment; it may have the name and the address of one that does not drain.
+        learned: what an earlier run says of the successor.
     """
 
     at: float
@@ -117,6 +124,7 @@ class BackendLeft:
     drain: bool
     seen: tuple[int, ...] = ()
     successor: Backend | None = None
+    learned: Learned | None = None
 
 
 @value

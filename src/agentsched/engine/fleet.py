@@ -7,6 +7,7 @@ from agentsched.engine.directory import Directory
 from agentsched.engine.rows import RequestRow
 from agentsched.errors import UsageError
 from agentsched.model import Backend, Failure, FailureKind
+from agentsched.predict import Learned, Profile
 
 SEEN = "the caller had seen a part of the answer, so that no other backend could begin anew"
 UNSEEN = "no other backend could take the call over"
@@ -18,24 +19,26 @@ class Fleet:
     Attributes:
         rows: by name, in the order in which they joined.
         directory: of those that take calls.
+        profile: what an earlier run has learned, also of backends that may join.
 
     Raises:
         UsageError: for no backends or for two with the same name or address.
     """
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self.rows = fleet_rows(backends)
+    def __init__(self, backends: Sequence[Backend], profile: Profile | None = None) -> None:
+        self.profile = profile if profile is not None else Profile()
+        self.rows = fleet_rows(backends, self.profile)
         self.directory = Directory(backends)
         self._ever = len(backends)
 
-    def join(self, backend: Backend) -> None:
-        """Take a backend in.
+    def join(self, backend: Backend, learned: Learned | None) -> None:
+        """Take a backend in, with what an earlier run has learned of it.
 
         Raises:
             UsageError: if another one has its name or address; nothing has changed then.
         """
         self.check_new(backend)
-        self.rows[backend.name] = backend_row(backend, self._ever)
+        self.rows[backend.name] = backend_row(backend, self._ever, learned)
         self._ever += 1
         self.directory.join(backend)
 

@@ -1,8 +1,10 @@
 """Record what happened so that it can happen again: events and decisions as JSON lines.
 
 The first line describes the engine (backends with their limits and models, bounds, policy). Each further line is an
-event, or the commands that the event before it led to; an event without such a line led to none. No bodies, keys,
-URLs or words of a backend are in it. Opening, rotating and writing files is the business of the shell.
+event, or the commands that the event before it led to; an event without such a line led to none. A profile that the
+engine began with is in the first line too, as far as it is about these backends, and its steps are on the lines after
+it. No bodies, keys, URLs or words of a backend are written. Opening, rotating and writing files is the business of the
+shell.
 """
 
 import json
@@ -14,8 +16,10 @@ from typing import Any, get_args
 from agentsched.engine.commands import Command
 from agentsched.engine.engine import MAX_QUEUED
 from agentsched.engine.events import Event
+from agentsched.engine.profilejson import learned_json, prompts_json, step_json
 from agentsched.model import Backend, Failure, Query, Request, Signals, Usage
 from agentsched.policy import Policy
+from agentsched.predict import Learned, Profile
 
 VERSION = 3
 _KINDS = (*get_args(Event), *get_args(Command), Request, Usage, Failure, Query, Signals)
@@ -41,15 +45,20 @@ class Journal:
         *,
         policy: Policy,
         max_queued: int = MAX_QUEUED,
+        profile: Profile | None = None,
     ) -> None:
         self._write = write
-        header = {
+        header: dict[str, Any] = {
             "agentsched": VERSION,
             "policy": named(policy),
             "max_queued": max_queued,
             "backends": [_backend(spec) for spec in backends],
         }
+        if profile is not None:
+            header["profile"] = _profile(profile, backends)
         write(json.dumps(header) + "\n")
+        for row in profile.steps if profile is not None else ():
+            write(_as_json({"step": step_json(row)}) + "\n")
 
     def __call__(self, event: Event) -> None:
         """Record one event, before it is handled: one that the engine breaks on is in the journal too."""
@@ -86,6 +95,8 @@ def _plain(value: Any) -> dict[str, Any]:
             plain[name] = _plain(item) if type(item) in _WRITTEN else item
             if isinstance(item, Backend):
                 plain[name] = _backend(item)
+            elif isinstance(item, Learned):
+                plain[name] = learned_json(item)
     return plain
 
 
@@ -94,6 +105,16 @@ def _called(part: object) -> str:
         return repr(part)
     name = part if hasattr(part, "__qualname__") else type(part)
     return f"{name.__module__}.{name.__qualname__}"  # type: ignore[attr-defined]
+
+
+def _profile(profile: Profile, backends: Sequence[Backend]) -> dict[str, Any]:
+    """Return what is recorded of a profile, but for its steps."""
+    learned = {spec.name: profile.of(spec) for spec in backends}
+    return {
+        "backends": {name: learned_json(one) for name, one in learned.items() if one is not None},
+        "prompts": prompts_json(profile.prompts),
+        "steps": len(profile.steps),
+    }
 
 
 def _backend(spec: Backend) -> dict[str, Any]:

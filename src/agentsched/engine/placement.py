@@ -13,6 +13,9 @@ from agentsched.predict.speed import Pace, usual_pace
 PATIENT_S = 0.25
 """How long a call that waits for its home does so without being looked at again."""
 
+UNPROVEN = 50
+"""Calls of a run for each that has to go to a backend of which only an earlier run says how slow it is."""
+
 
 @dataclass(slots=True, eq=False)
 class Offer:
@@ -115,11 +118,21 @@ class Placement:
                 if usual is None:
                     usual = usual_pace([row.speed for row in self._backends.values()])
                 pace = backend.speed.filled(usual)
+            elif backend.speed.unproven and self._is_due(backend):
+                pace = min((row.speed.pace or pace for row in self._backends.values()), key=_decode_s)
             try:
                 cost = float(cost_of(job, backend.load(now, offer.cached_tokens, pace)))
             except Exception:  # a user's cost function; half a decision would lose other calls' answers
                 cost = inf
             offer.cost = inf if isnan(cost) else cost
+
+    def _is_due(self, backend: BackendRow) -> bool:
+        """Whether it is time to see if a backend is still as slow as an earlier run says.
+
+        It is taken for as fast as any then, so that a profile which is wrong is found out where nobody would go.
+        """
+        calls = sum([row.started for row in self._backends.values()])
+        return calls >= UNPROVEN * (backend.started + 1)
 
 
 def settle(row: RequestRow, offer: Offer | None) -> None:
@@ -132,6 +145,10 @@ def settle(row: RequestRow, offer: Offer | None) -> None:
         row.home, row.home_tokens = offer.backend, offer.tokens
         row.home.homed += 1
         row.home.homed_tokens += offer.tokens
+
+
+def _decode_s(pace: Pace) -> float:
+    return pace.decode_s
 
 
 def _cheapest(offers: Sequence[Offer]) -> Offer:

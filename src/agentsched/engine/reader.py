@@ -12,9 +12,12 @@ from agentsched.engine.commands import Command
 from agentsched.engine.events import Event
 from agentsched.engine.journal import VERSION
 from agentsched.engine.jsonline import is_cut_off, read_line
+from agentsched.engine.profilejson import learned_of, prompts_of, step_of
 from agentsched.errors import UsageError
 from agentsched.model import Backend, Failure, Query, Request, Signals, Usage
 from agentsched.model.value import value
+from agentsched.predict import Learned, Measured, Profile
+from agentsched.predict.steps import MOST_STEPS, StepRow
 
 READABLE = (1, 2, VERSION)
 """Journals of version 1 hold neither commands nor the policy."""
@@ -79,12 +82,14 @@ class Head:
 
     Attributes:
         policy: what each part of the policy is called, by field; None in a journal of version 1.
+        profile: what the engine began with, backends by name; None if that was nothing.
     """
 
     version: int
     backends: Sequence[Backend]
     max_queued: int
     policy: Mapping[str, str] | None
+    profile: Profile | None = None
 
     @property
     def has_commands(self) -> bool:
@@ -132,7 +137,7 @@ def read_journal(lines: Iterable[str], *, on_torn: Torn | None = None) -> tuple[
     """
     numbered = _numbered(lines)
     number, line = next(numbered, (1, ""))
-    head = _read_head(number, line)
+    head = _read_head(number, line, numbered)
     return head, _entries(numbered, head, on_torn)
 
 
@@ -146,7 +151,7 @@ def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 # -- the head ----------------------------------------------------------------------------------------------
 
 
-def _read_head(number: int, line: str) -> Head:
+def _read_head(number: int, line: str, following: Iterator[tuple[int, str]]) -> Head:
     try:
         found = _object(read_line(line))
         version = cast("int", _part(found, "agentsched", (int,)))
@@ -157,9 +162,38 @@ def _read_head(number: int, line: str) -> Head:
             backends=_backends(cast("list[Any]", _part(found, "backends", (list,)))),
             max_queued=cast("int", _part(found, "max_queued", (int,))),
             policy=None if version == 1 else _policy(found),
+            profile=_profile(found["profile"], following) if "profile" in found else None,
         )
     except ValueError as error:
         raise UsageError(f"line {number} is not the head of a journal: {error}") from None
+
+
+def _profile(found: object, following: Iterator[tuple[int, str]]) -> Profile:
+    """Return what the engine began with; the lines that follow say what of it is about steps."""
+    parts = _object(found)
+    backends = _object(_part(parts, "backends", (dict,)))
+    steps = cast("int", _part(parts, "steps", (int,)))
+    if not 0 <= steps <= MOST_STEPS:
+        raise ValueError(f"its profile is of {steps} steps; there may be {MOST_STEPS}")
+    measured = [
+        Measured(base_url=None, name=name, learned=learned_of(one), source="journal")
+        for name, one in backends.items()
+    ]
+    return Profile(
+        backends=tuple(measured),
+        prompts=prompts_of(_part(parts, "prompts", (list,))),
+        steps=tuple(_step(following) for _ in range(steps)),
+    )
+
+
+def _step(following: Iterator[tuple[int, str]]) -> StepRow:
+    number, line = next(following, (0, ""))
+    if not number:
+        raise ValueError("steps of its profile are missing")
+    try:
+        return step_of(_part(_object(read_line(line)), "step", (dict,)))
+    except ValueError as error:
+        raise ValueError(f"line {number} is no step of its profile: {error}") from None
 
 
 def _policy(found: Mapping[str, Any]) -> dict[str, str]:
@@ -282,6 +316,9 @@ def _value(name: str, item: Any, kinds: tuple[Any, ...]) -> Any:
         elif kind is Backend:
             if isinstance(item, dict):
                 return _backend(cast("dict[str, Any]", item))
+        elif kind is Learned:
+            if isinstance(item, dict):
+                return learned_of(cast("dict[str, Any]", item))
         elif _fits(item, kind):
             return _as(item, kind)
     right = " or ".join(map(_words, kinds))

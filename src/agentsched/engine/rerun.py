@@ -50,7 +50,7 @@ class Rerun:
 
     def __init__(self, head: Head, entries: Iterable[Recorded], policy: Policy) -> None:
         self.head, self._entries = head, entries
-        self.engine = Engine(head.backends, policy=policy, max_queued=head.max_queued)
+        self.engine = Engine(head.backends, policy=policy, max_queued=head.max_queued, profile=head.profile)
         self.starts: dict[int, Start] = {}
         self._named = {backend.name for backend in head.backends}
 

@@ -6,6 +6,9 @@ observation moves each coefficient once to where it is best given the others (on
 """
 
 from collections.abc import Sequence
+from math import sqrt
+
+from agentsched.model.value import record
 
 MEMORY = 60
 """Observations after which an old one has lost weight 1/e."""
@@ -22,7 +25,31 @@ KEPT = 0.05
 CLIP = 4.0
 """A value counts as at most so many times what was expected: one that had to wait for something else says nothing."""
 
+WEIGHT = 10.0
+"""Observations that what an earlier fit has learned counts for at most: some dozens of new ones outweigh it."""
+
+TINY = 1e-15
+"""Coefficients below it are 0 to whoever begins with them."""
+
+ROUNDED = 1e-6
+"""By how much a matrix may miss to be one of squares: it was added up from many."""
+
 _KEEP = 1.0 - 1.0 / MEMORY
+
+
+@record
+class Fitted:
+    """What a fit has learned, for another one to begin with.
+
+    Attributes:
+        coefficients: none negative, one above 0.
+        gram: how much it was learned from, of each pair of features: the upper triangle of the matrix, row by row.
+        count: observations it was learned from, at least 1.
+    """
+
+    coefficients: tuple[float, ...]
+    gram: tuple[float, ...]
+    count: int
 
 
 class Fit:
@@ -35,7 +62,7 @@ class Fit:
             then it takes no run of high values for a change of all.
     """
 
-    __slots__ = ("_above", "_gram", "_right", "_shape", "_strange", "coefficients", "count")
+    __slots__ = ("_above", "_gram", "_right", "_shape", "_some", "_strange", "coefficients", "count")
 
     def __init__(self, *shape: float, above: float = 1.0) -> None:
         self.coefficients = [0.0] * len(shape)
@@ -45,6 +72,30 @@ class Fit:
         self._gram = [[0.0] * len(shape) for _ in shape]
         self._right = [0.0] * len(shape)
         self._strange = 0.0
+        self._some = SOME
+
+    def learned(self) -> Fitted | None:
+        """Return what the past says; None without a past."""
+        if not self.count:
+            return None
+        gram = tuple([entry for index, row in enumerate(self._gram) for entry in row[index:]])
+        coefficients = tuple([one if one >= TINY else 0.0 for one in self.coefficients])
+        return Fitted(coefficients, gram, self.count)
+
+    def resume(self, fitted: Fitted) -> None:
+        """Begin with what another fit of such features has learned, as if it were `WEIGHT` observations at most."""
+        coefficients, entries = list(fitted.coefficients), iter(fitted.gram)
+        width = range(len(coefficients))
+        gram = [[0.0] * len(coefficients) for _ in width]
+        for row in width:
+            for column in width[row:]:
+                gram[row][column] = gram[column][row] = next(entries)
+        weight = _product(coefficients, [_product(row, coefficients) for row in gram])
+        share = WEIGHT / weight if weight > WEIGHT else 1.0
+        self.coefficients, self.count = coefficients, fitted.count
+        self._gram = [[share * entry for entry in row] for row in gram]
+        self._right = [_product(row, coefficients) for row in self._gram]
+        self._some = 1  # of what is only said to be so, the first case is evidence enough
 
     def expected(self, *features: float) -> float:
         """Return what the past says of such a case; 0 without a past."""
@@ -89,7 +140,9 @@ class Fit:
 
     def _watch(self, share: float) -> float:
         """Let the past go where several cases in a row say that all has become slower, or quicker."""
-        self._strange += ((share - 1.0) / max(share, 1.0) - self._strange) / SOME
+        self._strange += ((share - 1.0) / max(share, 1.0) - self._strange) / self._some
+        if self._some < SOME:
+            self._some += 1
         if -DRIFT <= self._strange <= (DRIFT if self._above == 1.0 else 1.0):
             return 1.0
         factor = 1.0 / (1.0 - self._strange) if self._strange > 0 else 1.0 + self._strange
@@ -102,3 +155,27 @@ def _product(coefficients: Sequence[float], features: Sequence[float]) -> float:
     for coefficient, feature in zip(coefficients, features, strict=True):
         total += coefficient * feature
     return total
+
+
+def is_of_squares(entries: Sequence[float], width: int) -> bool:
+    """Whether this is the upper triangle of a matrix that no direction is negative in, but for rounding (Cholesky)."""
+    flat = iter(entries)
+    triangle = {(row, column): next(flat) for row in range(width) for column in range(row, width)}
+    scale = [sqrt(triangle[row, row]) for row in range(width)]
+    left = {
+        (row, column): 0.0 if not entry else entry / (scale[row] or 1.0) / (scale[column] or 1.0)
+        for (row, column), entry in triangle.items()
+    }
+    for pivot in range(width):
+        here = left[pivot, pivot]
+        beside = {column: left[pivot, column] for column in range(pivot + 1, width)}
+        if here < -ROUNDED:
+            return False
+        if here <= ROUNDED:
+            if max(map(abs, beside.values()), default=0.0) > sqrt(ROUNDED):
+                return False
+            continue
+        for row, entry in beside.items():
+            for column in range(row, width):
+                left[row, column] -= entry * beside[column] / here
+    return True

@@ -12,6 +12,10 @@ MEMORY = 100
 """Answers after which an old one has lost weight 1/e: drifts of a step are followed, noise is not."""
 
 
+RESUMED = 10
+"""Answers that an earlier run's mean counts for at most."""
+
+
 class MeanLengths:
     """Mean output tokens per (model, workflow, step); the least recently used keys are forgotten.
 
@@ -31,6 +35,10 @@ class MeanLengths:
         known = self._means.get(key)
         mean = known[0] if known else PRIOR_TOKENS
         return max(1.0, min(mean, float(max_tokens)) if max_tokens is not None else mean)
+
+    def resume(self, key: Key, mean: float, count: int) -> None:
+        """Begin with an earlier run's mean over so many answers, which is soon outweighed."""
+        self._means[key] = mean, min(count, RESUMED)
 
     def observe(self, key: Key, output_tokens: int) -> None:
         """Learn from one finished call."""

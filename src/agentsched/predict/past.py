@@ -2,15 +2,25 @@
 
 from agentsched.model import Job, Request
 from agentsched.predict.lengths import MeanLengths
+from agentsched.predict.profile import Profile
 from agentsched.predict.prompts import PromptLengths
 
 
 class Past:
-    """The lengths of answers by step, and of prompts by model."""
+    """The lengths of answers by step, and of prompts by model.
 
-    def __init__(self) -> None:
+    Args:
+        profile: what an earlier run says of them.
+    """
+
+    def __init__(self, profile: Profile | None = None) -> None:
         self.lengths = MeanLengths()
         self.prompts = PromptLengths()
+        if profile is not None:
+            for row in profile.steps:
+                self.lengths.resume(row.key, row.output_tokens.mean, row.calls)
+            for ratio in profile.prompts:
+                self.prompts.resume(ratio)
 
     def job(self, request: Request, now: float) -> Job:
         """Return what is to be expected of a call that was made now."""

@@ -2,6 +2,8 @@
 
 from collections import OrderedDict
 
+from agentsched.model.value import record
+
 MEMORY = 50
 """Prompts after which an old one has lost weight 1/e."""
 
@@ -10,6 +12,19 @@ LEAST_TOKENS = 32
 
 LEAST, MOST = 0.2, 5.0
 """Bounds of the correction: a factor beyond them is a mistake of somebody's."""
+
+
+RESUMED = 0.2
+"""Share of its weight that an earlier run's past keeps."""
+
+
+@record
+class PromptRatio:
+    """What was learned of the prompts of one model: tokens, counted and as they had been estimated."""
+
+    model: str | None
+    counted: float
+    estimated: float
 
 
 class PromptLengths:
@@ -25,6 +40,16 @@ class PromptLengths:
 
     def __len__(self) -> int:
         return len(self._sums)
+
+    def learned(self) -> tuple[PromptRatio, ...]:
+        """Return what was learned, the latest model last."""
+        return tuple(
+            PromptRatio(model, counted, estimated) for model, (counted, estimated) in self._sums.items()
+        )
+
+    def resume(self, ratio: PromptRatio) -> None:
+        """Begin with what an earlier run has learned, which is soon outweighed."""
+        self._sums[ratio.model] = RESUMED * ratio.counted, RESUMED * ratio.estimated
 
     def expected(self, model: str | None, estimated: int) -> int:
         """Return the tokens to expect of a prompt."""

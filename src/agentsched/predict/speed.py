@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from agentsched.model.value import record
 from agentsched.predict.fit import Fit
+from agentsched.predict.learned import Learned
 
 PRIOR_PREFILL_S = 2e-4
 PRIOR_DECODE_S = 0.03
@@ -59,19 +60,30 @@ class Pace:
 class Speed:
     """Learned speed of one backend.
 
+    Args:
+        learned: what an earlier run says of it, which is soon outweighed.
+
     Attributes:
         prefill: of the seconds until a first token: a constant, and per token read.
         decode: of the seconds from there to the end: per token written, per token written and further call there, per
             token read meanwhile, per token written and token held there.
         pace: all of that; None until both were measured.
+        unproven: whether no answer has come yet that would bear out what an earlier run says.
     """
 
-    __slots__ = ("decode", "pace", "prefill")
+    __slots__ = ("decode", "pace", "prefill", "unproven")
 
-    def __init__(self) -> None:
+    def __init__(self, learned: Learned | None = None) -> None:
         self.pace: Pace | None = None
         self.prefill = Fit(0.0, 1.0, above=WAITING)
         self.decode = Fit(1.0, BATCH_SLOPE, READ_SHARE, 0.0)
+        self.unproven = learned is not None
+        if learned is not None:
+            if learned.prefill is not None:
+                self.prefill.resume(learned.prefill)
+            if learned.decode is not None:
+                self.decode.resume(learned.decode)
+            self._set()
 
     @property
     def prefill_s(self) -> float | None:
@@ -99,6 +111,7 @@ class Speed:
             held: mean tokens that the calls there held meanwhile.
         """
         if tokens > 0 and seconds > 0:
+            self.unproven = False
             others = max(0.0, batch - 1.0)
             factor = self.decode.observe(seconds, tokens, tokens * others, read, tokens * held)
             if (

@@ -9,6 +9,7 @@ from agentsched.engine import Engine
 from agentsched.engine.events import BackendJoined, BackendLeft, Event
 from agentsched.errors import SchedulerClosed, UsageError
 from agentsched.model import Backend
+from agentsched.predict import Learned, Measured, Profile
 
 if TYPE_CHECKING:
     from agentsched.runtime.driver import Driver
@@ -34,6 +35,25 @@ class Fleet:
         with self._driver.lock:
             return tuple(self._driver.engine.backends)
 
+    def profile(self) -> Profile:
+        """Return what was learned of the backends so far, for the `profile` of another scheduler."""
+        with self._driver.lock:
+            engine = self._driver.engine
+            return Profile(
+                backends=tuple(
+                    Measured(
+                        base_url=row.spec.base_url,
+                        name=row.name,
+                        learned=row.learned,
+                        source="run",
+                        calls=row.started - row.failed,
+                    )
+                    for row in engine.backends.values()
+                    if row.learned != Learned()
+                ),
+                prompts=engine.past.prompts.learned(),
+            )
+
     def add(self, backend: Backend) -> None:
         """Let a backend take calls, also those that wait already, from now on.
 
@@ -46,7 +66,8 @@ class Fleet:
         _check_backend(backend, "add")
         with self._changing() as engine:
             engine.fleet.check_new(backend)
-            self._driver.feed(lambda at: BackendJoined(at=at, backend=backend))
+            learned = engine.fleet.profile.of(backend)
+            self._driver.feed(lambda at: BackendJoined(at=at, backend=backend, learned=learned))
 
     def remove(self, name: str) -> None:
         """Take a backend away at once.
@@ -65,7 +86,7 @@ class Fleet:
         """Put a backend in the place of the one of its name: `remove` and `add` in one step.
 
         Calls that run there begin anew, as they do after `remove`, be it at the new one; calls that wait go on waiting.
-        What was learned of the old one's speed, models and load is forgotten.
+        What was learned of the old one's speed, models and load is forgotten, but not what the profile says.
 
         Raises:
             UsageError: if it is no `Backend`, there is none of its name, or a third one has its address.
@@ -122,9 +143,15 @@ class Fleet:
             row = engine.fleet.of(_checked_name(name))
             if successor is not None:
                 engine.fleet.check_new(successor, instead_of=row)
+            learned = None if successor is None else engine.fleet.profile.of(successor)
             driver.feed(
                 lambda at: BackendLeft(
-                    at=at, backend=name, drain=False, seen=driver.seen_at(name), successor=successor
+                    at=at,
+                    backend=name,
+                    drain=False,
+                    seen=driver.seen_at(name),
+                    successor=successor,
+                    learned=learned,
                 )
             )
 

@@ -15,6 +15,7 @@ from agentsched.model import Backend, Limits, Request
 from agentsched.model.limits import checked_limits
 from agentsched.model.options import refuse
 from agentsched.policy import Policy
+from agentsched.predict import Profile
 from agentsched.runtime.driver import Driver
 from agentsched.runtime.explain import Explanation, explain
 from agentsched.runtime.fleet import Fleet
@@ -24,6 +25,7 @@ from agentsched.runtime.iothread import IoThread
 from agentsched.runtime.journalfile import JournalFile
 from agentsched.runtime.loops import running_loop
 from agentsched.runtime.options import label, whole
+from agentsched.runtime.profilefile import checked_profile
 from agentsched.runtime.query import QueryBlock
 from agentsched.runtime.scope import current_scope, step_name
 from agentsched.runtime.snapshot import Snapshot, snapshot
@@ -70,9 +72,12 @@ class Scheduler:
             caller's client.
         journal: file to record all events and decisions to, for `agentsched replay` and `agentsched simulate`; it
             holds no bodies, keys or URLs; of prompts it holds salted hashes.
+        profile: what `agentsched profile` has measured, the name of its file: backends of these addresses begin with
+            those speeds, steps with those lengths. What calls show outweighs it within some dozens of them; what is
+            not in it begins with nothing, also where it joins later.
 
     Raises:
-        UsageError: for a fleet, policy, transport or bound that cannot work, or an unknown option.
+        UsageError: for a fleet, policy, transport, profile or bound that cannot work, or an unknown option.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Scheduler:
         max_body_bytes: int = MAX_BODY_BYTES,
         limits: Limits | None = None,
         journal: str | Path | None = None,
+        profile: str | Path | Profile | None = None,
         **unknown: Never,
     ) -> None:
         refuse(unknown, Scheduler, "Scheduler")
@@ -102,7 +108,8 @@ class Scheduler:
         reached = None if upstream is None else Upstream(upstream)
         stack = checked_stack(None) if reached is None else reached.stack
         policy = policy if policy is not None else Policy.default()
-        engine = Engine(fleet, policy=policy, max_queued=max_queued)
+        begun = checked_profile(profile)
+        engine = Engine(fleet, policy=policy, max_queued=max_queued, profile=begun)
         self._journal = None if journal is None else JournalFile(journal)
         self._driver = Driver(
             engine,
@@ -111,7 +118,7 @@ class Scheduler:
             upstream=reached,
             limits=limits,
             journal=self._journal
-            and Journal(self._journal.write, fleet, policy=policy, max_queued=max_queued),
+            and Journal(self._journal.write, fleet, policy=policy, max_queued=max_queued, profile=begun),
         )
         self._io = IoThread()
         self._inbound = Inbound(self._driver, self._request, max_body_bytes, self._io)

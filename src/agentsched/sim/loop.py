@@ -24,6 +24,7 @@ from agentsched.engine.events import (
 from agentsched.model import Backend, Request
 from agentsched.model.failure import LEAST_KEPT
 from agentsched.policy import Policy
+from agentsched.predict import Profile
 from agentsched.sim.plan import Node
 from agentsched.sim.server import Server
 
@@ -40,6 +41,7 @@ class Loop:
         fleet: the backends and what serves there.
         on_start: told of every attempt that starts: time, attempt, request, backend.
         on_end: told of every request that ended.
+        profile: what an earlier run has learned.
         journal: told of all events and commands.
     """
 
@@ -51,12 +53,14 @@ class Loop:
         max_queued: int = MAX_QUEUED,
         on_start: Callable[[float, Start], None] | None = None,
         on_end: Callable[[float, Resolve], None] | None = None,
+        profile: Profile | None = None,
         journal: Journal | None = None,
     ) -> None:
         self.engine = Engine(
             [backend for backend, _ in fleet],
             policy=policy,
             max_queued=max_queued,
+            profile=profile,
             kept_stories=0,
             journal=journal,
         )
@@ -95,9 +99,10 @@ class Loop:
         Raises:
             UsageError: if another one has its name or address.
         """
-        self.engine.fleet.check_new(backend)
+        fleet = self.engine.fleet
+        fleet.check_new(backend)
         self._rows[backend.name] = _Row(server, backend, self._fetch)
-        self.feed(BackendJoined(at=self.now, backend=backend))
+        self.feed(BackendJoined(at=self.now, backend=backend, learned=fleet.profile.of(backend)))
 
     def leave(self, name: str, *, drain: bool = True) -> None:
         """Have a backend leave the fleet now: once its calls have ended, or at once, so that they go on elsewhere.

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from agentsched.model import Backend, FailureKind
+from agentsched.model.value import record
 from agentsched.transport.body import read_body
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.refusal import Broken, raised
@@ -18,8 +19,29 @@ MAX_BYTES = 4 * 2**20
 MAX_MODELS = 10_000
 
 
+@record
+class Card:
+    """A model that a server lists.
+
+    Attributes:
+        max_tokens: of a prompt and its answer, as vLLM says; None if it does not.
+    """
+
+    name: str
+    max_tokens: int | None
+
+
 async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[str, ...]:
     """Return the names that the server lists, at least one.
+
+    Raises:
+        Broken: if it does not answer with a list in time.
+    """
+    return tuple([card.name for card in await list_cards(stack, transport, backend)])
+
+
+async def list_cards(stack: Stack, transport: Any, backend: Backend) -> tuple[Card, ...]:
+    """Return what the server lists, at least one.
 
     Raises:
         Broken: if it does not answer with a list in time.
@@ -41,19 +63,24 @@ async def list_models(stack: Stack, transport: Any, backend: Backend) -> tuple[s
     except Exception as error:
         raise raised(stack, error) from None
     if response.status_code != 200:
-        raise Broken(FailureKind.ERROR, f"GET {request.url} answers HTTP {response.status_code}")
-    return _names(content or b"")
+        kind = FailureKind.DENIED if response.status_code in (401, 403) else FailureKind.ERROR
+        raise Broken(kind, f"GET {request.url} answers HTTP {response.status_code}")
+    return _cards(content or b"")
 
 
-def _names(content: bytes) -> tuple[str, ...]:
+def _cards(content: bytes) -> tuple[Card, ...]:
     try:
-        found = [model["id"] for model in loads(content)["data"]]
-    except (ValueError, TypeError, KeyError):
+        found = [(model["id"], model.get("max_model_len")) for model in loads(content)["data"]]
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise Broken(FailureKind.PROTOCOL, "what it answers is no list of models") from None
-    names = tuple(name for name in found if isinstance(name, str) and name.isprintable() and name)
-    if not names:
+    cards = tuple(
+        Card(name, most if type(most) is int and most > 0 else None)
+        for name, most in found
+        if isinstance(name, str) and name.isprintable() and name
+    )
+    if not cards:
         raise Broken(FailureKind.PROTOCOL, "it lists no model")
-    return names[:MAX_MODELS]
+    return cards[:MAX_MODELS]
 
 
 def listed(names: Sequence[str], path: str) -> tuple[int, bytes]:
