@@ -70,13 +70,14 @@ class Call:
     use: Use | None = None
     seen_tokens: int = 0
     kept: int = 0
+    began: bool = False
     last_failure: Failure | None = None
     end: Resolve | None = None
 
     @property
     def place(self) -> tuple[int, float, int]:
-        """By priority, then those who go on with an answer, then by rank, then first come, first served."""
-        return (-self.request.priority, -inf if self.kept else self.rank, self.number)
+        """By priority, then those who had a part of their answer, then by rank, then first come, first served."""
+        return (-self.request.priority, -inf if self.began else self.rank, self.number)
 
     @property
     def wanted(self) -> float:
@@ -86,6 +87,7 @@ class Call:
         """So much of the answer is there."""
         self.expected_tokens = max(self.expected_tokens - (tokens - self.kept), 1.0)
         self.kept = tokens
+        self.began = self.began or tokens > 0
 
 
 class Shadow:
