@@ -188,6 +188,9 @@ class Sink:
         self.head = head
         self.log.append("begin")
 
+    def tells(self, event: Mapping[str, Any]) -> None:
+        pass
+
     def put(self, chunk: bytes) -> None:
         assert self.head is not None, "bytes before the head"
         assert self.usage is None, "bytes after the end"
@@ -203,7 +206,7 @@ class Sink:
     def progressed(self, tokens: int, connect_s: float) -> None:
         self.progress.append((tokens, connect_s))
 
-    def finished(self, usage: Usage) -> None:
+    def finished(self, usage: Usage, *, kept_tokens: int = 0) -> None:
         assert self.usage is None, "an answer ends once"
         self.usage = usage
         self.log.append("finished")

@@ -1,6 +1,7 @@
 """Answers that one backend begins and another one ends: their callers see one answer."""
 
 import asyncio
+import json
 import re
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from agentsched.model.failure import LEAST_KEPT
 from agentsched.testing import FakeBackend, FakeFleet, FakeRequest, Reply, faults
 from agentsched.testing.asked import GoesOn
 from agentsched.testing.faults import Fault
+from agentsched.testing.tokens import to_cells, to_ids
 from agentsched.transport.ability import BEGUN
 from tests.doubles import ASK, MODEL, Rig, outcome
 
@@ -231,6 +233,42 @@ def test_one_that_says_nothing_when_it_is_tried_is_passed_over() -> None:
         assert await raw(rig, stream=True) == wanted
 
     rig.run(main)
+
+
+# -- by the ids of tokens -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", FORMS.values(), ids=FORMS)
+def test_vllm_goes_on_by_the_ids_of_tokens_byte_by_byte(fields: dict[str, Any]) -> None:
+    """One that is known to be vLLM is asked for the ids, of which the app sees nothing, and goes on with others'."""
+    rig, alone = (rig_of(*ways, fingerprint="vllm-0.32.0-fake") for ways in (("asked", "asked"), ("asked",)))
+    answers: list[bytes] = []
+
+    async def main() -> None:
+        one = rig if answers else alone
+        for _ in one.fleet:
+            await one.say(4)  # so that they are known
+        if one is rig:
+            rig["fake-1"].fail(BREAKS["reset"])
+            rig["fake-2"].fail(BREAKS["reset"], nth=1)
+        answers.append(await raw(one, **fields))
+
+    alone.run(main)
+    rig.run(main)
+    assert answers[0].replace(b"fake-1-2", b"") == answers[1].replace(b"fake-1-2", b"")
+    assert b"token_ids" in answers[0], "as null"
+    rest = rig["fake-2"].calls[-1]
+    assert rest.path == "/v1/completions"
+    assert rest.output_tokens == fields.get("max_tokens", fields.get("max_completion_tokens", TOKENS)) - 19
+    assert rest.body["prompt"][-19:] == to_ids(to_cells(said(answers[0]))[: 19 * 4])
+
+
+def said(answer: bytes) -> str:
+    """The text of an answer, whole or streamed."""
+    if answer.startswith(b"{"):
+        return json.loads(answer)["choices"][0]["message"]["content"]
+    events = [json.loads(line[6:]) for line in answer.split(b"\n\n") if line.startswith(b"data: {")]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
 
 
 # -- what is not gone on with -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Ended, Exchange
 from agentsched.transport.head import Head
-from agentsched.transport.partial import Partial, Way, rest_fields
+from agentsched.transport.partial import Partial, Way, rest_of
 from agentsched.transport.refusal import Broken
 
 if TYPE_CHECKING:
@@ -121,8 +121,10 @@ class Attempt:
         """Ask for the answer, or for the rest of it; return how that failed."""
         driver, call, backend = self._driver, self._call, self.backend
         transport = await row.transport(backend)
-        rest = rest_fields(call.incoming, *begun) if begun is not None else {}
-        outgoing = driver.addressing.address(call.incoming, backend, rest)
+        incoming = call.incoming
+        if begun is not None:
+            incoming = rest_of(incoming, *begun, window=driver.abilities.window(backend))
+        outgoing = driver.addressing.address(incoming, backend, rest=begun is not None)
         limits = backend.limits if backend.limits is not None else driver.limits
         self._exchange = Exchange(
             driver.stack, transport, call.incoming, outgoing, self, limits=limits, begun=begun
@@ -142,7 +144,8 @@ class Attempt:
         if not partial.text or (partial.tokens < LEAST_KEPT and not call.delivered):
             return (partial, Way.ANEW) if call.delivered else None
         call.partial = partial
-        way = await self._driver.abilities.way(row, self.backend, call.incoming)
+        exact = self._driver.addressing.exact(self.backend.name)
+        way = await self._driver.abilities.way(row, self.backend, call.incoming, partial, exact=exact)
         if way is not None:
             return partial, way
         if call.delivered:
@@ -195,6 +198,9 @@ class Attempt:
             if self._begun:
                 self._driver.addressing.learn(self.backend.name, head, answer)
                 self._call.begin(head, self.backend.name)
+
+    def tells(self, event: Mapping[str, Any]) -> None:
+        self._driver.addressing.learn(self.backend.name, None, event)
 
     def put(self, chunk: bytes) -> None:
         if self._begun:

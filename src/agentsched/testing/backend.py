@@ -53,7 +53,8 @@ class FakeBackend:
     With `api_key` set, calls need it. `event_tokens` is how many tokens one event of a stream carries, the
     first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
     `old_names`, the metrics page has the names of an older vLLM. `goes_on` says what becomes of a chat's last message
-    if it is the assistant's own: see `GoesOn`.
+    if it is the assistant's own: see `GoesOn`. With a `fingerprint`, such as ``"vllm-0.32.0-fake"``, answers tell it as
+    vLLM's do, and have nulls for the ids of tokens where those are not asked for.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class FakeBackend:
         log_limit: int = 10_000,
         old_names: bool = False,
         goes_on: GoesOn = "asked",
+        fingerprint: str | None = None,
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -82,6 +84,7 @@ class FakeBackend:
         self.page_faults: dict[str, PageFault] = {}
         self.old_names = old_names
         self.goes_on: GoesOn = goes_on
+        self.fingerprint = fingerprint
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -243,7 +246,9 @@ class FakeBackend:
         if asked.kind == "response":
             return ResponseShape(answer_id=answer_id, created=created, model=model, asked=asked.body)
         answer_id = ("chatcmpl-" if asked.kind == "chat" else "cmpl-") + answer_id
-        return wire.Shape(kind=asked.kind, answer_id=answer_id, created=created, model=model)
+        return wire.Shape(
+            kind=asked.kind, answer_id=answer_id, created=created, model=model, fingerprint=self.fingerprint
+        )
 
     def _question(self, request: Request, asked: Asked, choice: int) -> FakeRequest:
         return FakeRequest(

@@ -180,9 +180,11 @@ class Generation:
         return wire.usage(self._row.prompt_tokens, output, self._row.cached_tokens)
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": to_ids(self._asked.cells)} if self._asked.token_ids else {}
+        if self._asked.token_ids:
+            return {"prompt_token_ids": to_ids(self._asked.cells)}
+        return {"prompt_token_ids": None} if self._shape.fingerprint is not None else {}
 
     def _token_ids(self, part: _Part, start: int, stop: int) -> dict[str, Any]:
         if not self._asked.token_ids:
-            return {}
+            return {"token_ids": None} if self._shape.fingerprint is not None else {}
         return {"token_ids": to_ids(part.spelling.cells()[start * CELL : stop * CELL])}

@@ -34,6 +34,7 @@ class ResponseShape:
     """
 
     kind = "response"
+    fingerprint = None
 
     def __init__(self, *, answer_id: str, created: int, model: str, asked: Mapping[str, Any]) -> None:
         self._answer_id = answer_id

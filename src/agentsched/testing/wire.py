@@ -76,6 +76,7 @@ class Shape:
     answer_id: str
     created: int
     model: str
+    fingerprint: str | None = None
 
     def _frame(self, *, chunk: bool) -> dict[str, Any]:
         kind = (
@@ -90,7 +91,7 @@ class Shape:
         frame = self._frame(chunk=False) | {
             "choices": choices,
             "service_tier": None,
-            "system_fingerprint": None,
+            "system_fingerprint": self.fingerprint,
         }
         return dump(frame | {"usage": counts} | extra)
 
@@ -153,7 +154,8 @@ class Shape:
         """Yield the chunk that carries nothing but the usage, if it is wanted, and the end."""
         none: list[dict[str, Any]] = []
         if wanted:
-            yield event(self._frame(chunk=True) | {"choices": none, "usage": counts})
+            told = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
+            yield event(self._frame(chunk=True) | {"choices": none, "usage": counts} | told)
         yield DONE
 
 

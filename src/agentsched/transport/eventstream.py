@@ -1,7 +1,7 @@
 """A streamed answer on its way: to a caller who asked for a stream as it comes, to others as one object."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from agentsched.transport.rest import Rest
 from agentsched.transport.sink import Sink
 from agentsched.transport.sse import Decoder, EventTooLong, encode, name_of
 from agentsched.transport.stack import Stack
+from agentsched.transport.tokenids import TokenIds
 from agentsched.transport.usage import counted
 
 PROGRESS_TOKENS = 200
@@ -74,7 +75,9 @@ class EventStream:
         self._bytes = 0
         self._begun = self._over = False
         self._rest = Rest(incoming.kind, *begun) if begun is not None else None
+        self._latest: Mapping[str, Any] = {}
         self._first = begun[0].event if begun is not None else None
+        self._ids = self._ids_of(begun)
         self._kept = self._rest.kept if self._rest is not None else 0
         self._report_at = self._kept + 1
         self.gist = begun[0].gist if begun is not None else _gist(incoming)
@@ -90,7 +93,16 @@ class EventStream:
             or not extendable(self._incoming)
         ):
             return None
-        return Partial(gist, first, gist.tokens)
+        ids = self._ids if self._ids is not None and self._ids.known else None
+        return Partial(gist, first, gist.tokens if ids is None else len(ids.written), ids)
+
+    def _ids_of(self, begun: tuple[Partial, Way] | None) -> TokenIds | None:
+        """Return what takes the ids of tokens in; None if none come, or not those of what was before."""
+        if not self._outgoing.hide_ids:
+            return None
+        if begun is None or begun[1] is Way.ANEW:
+            return TokenIds(self._outgoing.served)
+        return begun[0].ids
 
     async def follow(self, chunks: AsyncIterator[bytes]) -> None:
         """Follow the events to the end of the answer.
@@ -210,18 +222,23 @@ class EventStream:
             raise Broken(FailureKind.PROTOCOL, "an event is not an object")
         if payload.get("error") or payload.get("type") == "error":
             raise in_band(payload, self._model)
+        self._latest = payload
         if self._first is None:
             self._first = {**payload}
             renamed(self._first, self._outgoing.model_back)
-        if self._rest is None:
-            return self._take(whole, payload)
-        return self._rest.event(payload) and self._take(encode(dumps(payload)), payload)
+        if self._ids is not None:
+            self._ids.take_out(payload)
+        if self._rest is not None and not self._rest.event(payload):
+            return False
+        if self._rest is not None or self._ids is not None:
+            whole = encode(dumps(payload))
+        return self._take(whole, payload)
 
     def _take(self, whole: bytes, payload: dict[str, Any]) -> bool:
         last = self.gist.take(payload)
         if self._streaming:
             shown = self._shown(whole, payload)
-            self._untouched = shown is whole and self._rest is None
+            self._untouched = shown is whole and self._rest is None and self._ids is None
             if shown is not None:
                 self._show(shown)
         self._report()
@@ -271,6 +288,8 @@ class EventStream:
                 raise failed(head, whole, content)
             self._sink.begin(head, whole)
             self._sink.put(content)
+        else:
+            self._sink.tells(self._latest)
         if self._rest is None:
             self._sink.finished(self.gist.counted())
         else:

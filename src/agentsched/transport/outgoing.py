@@ -9,6 +9,7 @@ from agentsched.model.value import value
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
+from agentsched.transport.partial import extendable, goes_on_by_ids
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
 from agentsched.transport.streamable import Engine, engine_by_fingerprint, engine_of, streamable
@@ -22,8 +23,6 @@ _DROPPED = frozenset(
 
 _USAGE: Mapping[str, Any] = MappingProxyType({"include_usage": True})
 _USAGE_ALONE = dumps(dict(_USAGE))
-
-_WHOLE: Mapping[str, bytes] = MappingProxyType({})
 
 MAX_REMEMBERED = 1_000
 """Most URLs, and most header sets, that are kept ready; beyond it the table starts anew."""
@@ -40,6 +39,8 @@ class Outgoing:
         url, headers: the HTTP stack's own `URL` and `Headers`; complete but for the content's length.
         streamed: whether events are asked for.
         hide_usage: whether the usage event is ours alone and must not reach the caller.
+        hide_ids: whether the ids of tokens are.
+        served: what the backend calls the model.
         model_back: the name to put where the backend's name for the model stands; None if they are the same.
     """
 
@@ -49,6 +50,8 @@ class Outgoing:
     content: bytes
     streamed: bool
     hide_usage: bool
+    hide_ids: bool
+    served: str | None
     model_back: str | None
 
 
@@ -65,10 +68,10 @@ class Addressing:
         self._headers: dict[object, Any] = {}
         self._engines: dict[str, Engine | None] = {}
 
-    def learn(self, backend: str, head: Head, answer: Mapping[str, Any] | None = None) -> None:
-        """Note what a backend runs, as its first answer tells, or its first whole one."""
+    def learn(self, backend: str, head: Head | None, answer: Mapping[str, Any] | None = None) -> None:
+        """Note what a backend runs, as its first answer tells, or a whole one, or the last event of a stream."""
         if backend not in self._engines:
-            self._engines[backend] = engine_of(head)
+            self._engines[backend] = engine_of(head) if head is not None else None
         if answer is not None and self._engines[backend] is None:
             self._engines[backend] = engine_by_fingerprint(answer)
 
@@ -76,20 +79,27 @@ class Addressing:
         """Look again: after a failure something else may run there."""
         self._engines.pop(backend, None)
 
-    def address(self, incoming: Incoming, backend: Backend, rest: Mapping[str, bytes] = _WHOLE) -> Outgoing:
+    def exact(self, backend: str) -> bool:
+        """Whether a backend is known to tell its tokens' ids, and to go on with those of another one."""
+        return self._engines.get(backend) is Engine.VLLM
+
+    def address(self, incoming: Incoming, backend: Backend, *, rest: bool = False) -> Outgoing:
         """Return the request that asks this backend to answer the call.
 
         Args:
-            rest: the fields by which only the rest of the answer is asked for.
+            rest: whether that asks for the rest of an answer, which is always streamed.
         """
-        streamed = incoming.stream or streamable(incoming, self._engines.get(backend.name))
-        added = {**rest}
+        streamed = rest or incoming.stream or streamable(incoming, self._engines.get(backend.name))
+        added: dict[str, bytes] = {}
         if streamed and not incoming.stream:
             added["stream"] = b"true"
         if streamed and incoming.kind is not Kind.RESPONSE and not incoming.wants_usage:
             added["stream_options"] = _asking_for_usage(incoming.body.get("stream_options"))
+        ids = self.exact(backend.name) and (goes_on_by_ids(incoming) if rest else extendable(incoming))
+        if ids:
+            added["return_token_ids"] = b"true"
         model = incoming.model
-        served = model if model is None or backend.models is None else backend.models.get(model, model)
+        served = served_as(model, backend)
         if served != model:
             added["model"] = dumps(served)
         url = self._url(backend.base_url + incoming.path)
@@ -100,6 +110,8 @@ class Addressing:
             content=with_fields(incoming.content, incoming.body, added) if added else incoming.content,
             streamed=streamed,
             hide_usage="stream_options" in added,
+            hide_ids=ids,
+            served=served,
             model_back=model if served != model else None,
         )
 
@@ -128,6 +140,11 @@ def _remember(table: dict[Any, Any], key: object, made: Any) -> Any:
 
 def _asking_for_usage(options: object) -> bytes:
     return dumps({**options, **_USAGE}) if isinstance(options, dict) and options else _USAGE_ALONE
+
+
+def served_as(model: str | None, backend: Backend) -> str | None:
+    """Return what a backend calls a model."""
+    return model if model is None or backend.models is None else backend.models.get(model, model)
 
 
 def renamed(answer: dict[str, Any], model: str | None) -> bool:

@@ -1,6 +1,7 @@
 """What has come of an answer that did not come to its end, and how another backend is asked for the rest."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -8,6 +9,7 @@ from agentsched.model.value import record
 from agentsched.transport.gist import ChoicesGist
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
+from agentsched.transport.tokenids import TokenIds
 
 _FIELDS = frozenset(
     "model messages prompt max_tokens max_completion_tokens temperature top_p top_k min_p stop seed user "
@@ -16,6 +18,8 @@ _FIELDS = frozenset(
 )
 """Body fields that say the same of the rest of an answer as of the whole. Not among them: those by which an answer has
 a form that its rest has not, such as `tools`, `response_format` and `logprobs`."""
+
+_OF_A_CHAT = frozenset(("messages", "chat_template_kwargs"))
 
 _CAPS = ("max_tokens", "max_completion_tokens")
 
@@ -29,6 +33,9 @@ class Way(StrEnum):
     MESSAGE = "as its own last message"
     """vLLM, llama.cpp: where they are told to."""
 
+    IDS = "after the ids of its tokens"
+    """vLLM: token by token as if nothing had happened, where other ways cut the text into tokens anew."""
+
     ANEW = "from the beginning"
     """Nothing was said yet, though the caller knows that somebody will speak."""
 
@@ -41,11 +48,13 @@ class Partial:
         gist: what has come, from one backend or from several, one after the other.
         event: the first event, by which those of another backend are made to look like the first one's.
         tokens: of the answer so far.
+        ids: of all tokens so far; None where not all are known.
     """
 
     gist: ChoicesGist
     event: Mapping[str, Any]
     tokens: int
+    ids: TokenIds | None = None
 
     @property
     def text(self) -> str:
@@ -67,19 +76,37 @@ def extendable(incoming: Incoming) -> bool:
     return incoming.kind is Kind.COMPLETION and isinstance(body.get("prompt"), str) and capped
 
 
-def rest_fields(incoming: Incoming, partial: Partial, way: Way) -> dict[str, bytes]:
-    """Return the body's fields, as JSON, that ask a backend for the rest of an answer in its way."""
-    body, kept = incoming.body, partial.tokens
+def goes_on_by_ids(incoming: Incoming) -> bool:
+    """Whether a call is made of the ids of an answer's tokens so far."""
+    return incoming.kind is Kind.COMPLETION and isinstance(incoming.body.get("prompt"), list)
+
+
+def rest_of(incoming: Incoming, partial: Partial, way: Way, *, window: int = 0) -> Incoming:
+    """Return the call that asks for the rest of an answer in a backend's way.
+
+    Args:
+        window: most tokens of prompt and answer together, at a backend that goes on by ids.
+    """
     if way is Way.ANEW:
-        return {}
-    fields: dict[str, bytes] = {}
+        return incoming
+    body = {**incoming.body}
     for cap in _CAPS:
         if isinstance(body.get(cap), int):
-            fields[cap] = dumps(max(body[cap] - kept, 1))
+            body[cap] = max(body[cap] - partial.tokens, 1)
     if isinstance(body.get("min_tokens"), int):
-        fields["min_tokens"] = dumps(max(body["min_tokens"] - kept, 0))
-    if way is Way.PROMPT:
-        fields["prompt"] = dumps(body["prompt"] + partial.text)
-        return fields
-    fields["messages"] = dumps([*body["messages"], {"role": "assistant", "content": partial.text}])
-    return fields | {"add_generation_prompt": b"false", "continue_final_message": b"true"}
+        body["min_tokens"] = max(body["min_tokens"] - partial.tokens, 0)
+    kind = incoming.kind
+    if way is Way.IDS:
+        assert partial.ids is not None
+        prompt = [*partial.ids.prompt, *partial.ids.written]
+        cap = body.pop("max_completion_tokens", None) or body.get("max_tokens") or window - len(prompt)
+        body = {name: part for name, part in body.items() if name not in _OF_A_CHAT}
+        body |= {"prompt": prompt, "max_tokens": max(cap, 1)}
+        kind = Kind.COMPLETION
+    elif way is Way.PROMPT:
+        body["prompt"] += partial.text
+    else:
+        body["messages"] = [*body["messages"], {"role": "assistant", "content": partial.text}]
+        body |= {"add_generation_prompt": False, "continue_final_message": True}
+    path = str(kind) + incoming.path.removeprefix(incoming.kind)
+    return replace(incoming, kind=kind, path=path, content=dumps(body), body=body)

@@ -23,6 +23,7 @@ class Rest:
 
     def __init__(self, kind: Kind, partial: Partial, way: Way) -> None:
         self._in_delta = kind is Kind.CHAT
+        self._from_completion = way is Way.IDS and kind is Kind.CHAT
         self.kept = partial.tokens if way is not Way.ANEW else 0
         self.usage: dict[str, Any] | None = None
         event = partial.event
@@ -33,6 +34,8 @@ class Rest:
         for name, value in self._same.items():
             if name in payload:
                 payload[name] = value
+        if self._from_completion:
+            payload["object"] = "chat.completion.chunk"
         usage: Any = payload.get("usage")
         if isinstance(usage, dict):
             self.usage = cast("dict[str, Any]", usage)
@@ -40,6 +43,8 @@ class Rest:
         choices: Any = payload.get("choices")
         if not isinstance(choices, list) or not choices:
             return True
+        if self._from_completion:
+            payload["choices"] = choices = [_chat_choice(choice) for choice in cast("list[Any]", choices)]
         said = [self._choice(choice) for choice in cast("list[Any]", choices)]
         return any(said)
 
@@ -67,3 +72,19 @@ class Rest:
             cached = min(cached, whole["prompt_tokens"])
             whole["prompt_tokens_details"] = {**details, "cached_tokens": cached}
         return whole
+
+
+def _chat_choice(choice: Any) -> Any:
+    """Return a completion's choice as vLLM has it in a chat."""
+    if not isinstance(choice, dict):
+        return choice
+    fields = cast("dict[str, Any]", choice)
+    chat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name == "text":
+            chat["delta"] = {"content": value}
+        elif name != "prompt_token_ids" and (
+            name != "stop_reason" or fields.get("finish_reason") is not None
+        ):
+            chat[name] = value
+    return chat

@@ -23,6 +23,10 @@ class Sink(Protocol):
         """
         ...
 
+    def tells(self, event: Mapping[str, Any]) -> None:
+        """An event of a stream may tell what its server is."""
+        ...
+
     def put(self, chunk: bytes) -> None:
         """Take bytes for the caller."""
         ...
