@@ -44,11 +44,24 @@ def _llama(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a vLLM with generated weights, called `tiny`."""
+    """Return the address of a vLLM with generated weights, called `tiny`, that looks for tools and thoughts."""
+    parsers = "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser deepseek_r1"
+    with _vllm(tmp_path_factory.mktemp("vllm"), *parsers.split()) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def plain_vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of one that does not."""
+    with _vllm(tmp_path_factory.mktemp("plain_vllm")) as url:
+        yield url
+
+
+@contextmanager
+def _vllm(folder: Path, *options: str) -> Iterator[str]:
     python = os.environ.get(VLLM)
     if not python:
         pytest.skip(f"needs {VLLM}: `make vllm` sets it all up")
-    folder = tmp_path_factory.mktemp("vllm")
     quiet = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -62,8 +75,7 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *(python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)),
         *("--model", str(folder / "tiny"), "--served-model-name", "tiny", "--dtype", "bfloat16"),
         *("--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "16", "--block-size", "32"),
-        *("--num-gpu-blocks-override", "200", "--scheduling-policy", "priority"),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_r1"),
+        *("--num-gpu-blocks-override", "200", "--scheduling-policy", "priority", *options),
     ]
     with served(command, f"http://127.0.0.1:{port}", folder / "log", start_s=300, environment=quiet) as url:
         yield url

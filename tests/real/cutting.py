@@ -20,7 +20,7 @@ async def cutting(url: str, after_bytes: int) -> AsyncIterator[str]:
 
         asking = asyncio.ensure_future(ask())
         left = after_bytes
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, asyncio.CancelledError):
             while left > 0 and (data := await up_reader.read(min(left, 1_024))):
                 left -= len(data)
                 writer.write(data)

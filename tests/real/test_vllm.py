@@ -7,6 +7,7 @@ import pytest
 
 from agentsched import Backend, Scheduler
 from tests.real.asking import FORMAT, MESSAGES, SCHEMA, direct, lasting
+from tests.real.cutting import cutting
 from tests.real.vocabulary import THINK_END
 
 CHAT = {"messages": MESSAGES, "max_tokens": 24}
@@ -119,3 +120,29 @@ async def test_a_response_is_the_servers_own(vllm_url: str) -> None:
     assert [item.type for item in ours.output] == [item["type"] for item in plain["output"]]
     assert ours.usage is not None
     assert ours.usage.output_tokens == plain["usage"]["output_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_broken_answer_goes_on_by_the_ids_of_its_tokens(plain_vllm_url: str, stream: bool) -> None:
+    more = {"ignore_eos": True}
+    whole, moved = Backend(f"{plain_vllm_url}/v1", name="whole"), 0
+    async with cutting(plain_vllm_url, 6_000) as cut_url, Scheduler([whole]) as scheduler:
+        client = scheduler.openai()
+        scheduler.fleet.add(Backend(f"{cut_url}/v1", name="cut", models=["tiny"]))
+        for number in range(12):
+            async with asyncio.timeout(60):  # short answers tell again and again what they are
+                while not all(map(scheduler._driver.addressing.exact, ("cut", "whole"))):
+                    await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=1)
+            messages: Any = [{"role": "user", "content": f"Name mountain {number}."}]
+            body: Any = {"model": "tiny", "messages": messages, "max_tokens": 60, "temperature": 0}
+            alone = await asyncio.to_thread(direct, plain_vllm_url, "/chat/completions", {**body, **more})
+            answer: Any = await client.chat.completions.create(**body, stream=stream, extra_body=more)
+            if stream:
+                text = "".join([event.choices[0].delta.content or "" async for event in answer])
+                story = scheduler.explain(answer.response.headers["x-request-id"])
+            else:
+                text, story = answer.choices[0].message.content, scheduler.explain(answer._request_id)
+                assert answer.usage.completion_tokens == 60
+            assert text == alone["choices"][0]["message"]["content"], "as if nothing had happened"
+            moved += story.attempts == 2
+    assert moved >= 2

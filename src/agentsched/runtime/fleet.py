@@ -72,9 +72,9 @@ class Fleet:
     def remove(self, name: str) -> None:
         """Take a backend away at once.
 
-        Its calls are stopped there and go on to other backends without a word, at no charge to their tries. Where the
-        caller has seen a part of an answer already, and where no other backend serves the model, the call ends with
-        `BackendUnavailable`, which carries the text that had come.
+        Its calls are stopped there and go on at other backends without a word, where they broke off, at no charge to
+        their tries. Where the caller has seen a part of an answer that none can go on with, and where no other backend
+        serves the model, the call ends with `BackendUnavailable`, which carries the text that had come.
 
         Raises:
             UsageError: if there is no such backend.
@@ -85,7 +85,7 @@ class Fleet:
     def replace(self, backend: Backend) -> None:
         """Put a backend in the place of the one of its name: `remove` and `add` in one step.
 
-        Calls that run there begin anew, as they do after `remove`, be it at the new one; calls that wait go on waiting.
+        Calls that run there go on as they do after `remove`, be it at the new one; calls that wait go on waiting.
         What was learned of the old one's speed, models and load is forgotten, but not what the profile says.
 
         Raises:

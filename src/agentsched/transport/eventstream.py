@@ -71,7 +71,6 @@ class EventStream:
         self._streaming = incoming.stream
         self._decoder = Decoder()
         self._refrain = Refrain()
-        self._untouched = True
         self._bytes = 0
         self._begun = self._over = False
         self._rest = Rest(incoming.kind, *begun) if begun is not None else None
@@ -79,6 +78,7 @@ class EventStream:
         self._first = begun[0].event if begun is not None else None
         self._ids = self._ids_of(begun)
         self._kept = self._rest.kept if self._rest is not None else 0
+        self._untouched = self._as_it_comes = self._rest is None and self._ids is None
         self._report_at = self._kept + 1
         self.gist = begun[0].gist if begun is not None else _gist(incoming)
 
@@ -238,7 +238,7 @@ class EventStream:
         last = self.gist.take(payload)
         if self._streaming:
             shown = self._shown(whole, payload)
-            self._untouched = shown is whole and self._rest is None and self._ids is None
+            self._untouched = shown is whole and self._as_it_comes
             if shown is not None:
                 self._show(shown)
         self._report()

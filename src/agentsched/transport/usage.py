@@ -8,7 +8,7 @@ from agentsched.transport.marks import CHARS_PER_TOKEN
 MAX_COUNT = 10**7
 """No call has more tokens; a larger count is a mistake of the backend's."""
 
-PIECE_CHARS = 6
+PIECE_CHARS = 7
 """Where the pieces of a text are longer on the average, they are several tokens each."""
 
 _WRITTEN = ("completion_tokens", "output_tokens")
