@@ -72,7 +72,7 @@ class Attempt:
         try:
             transport = await row.transport(backend)
             driver = self._driver
-            outgoing = driver.addressing.address(call.incoming, backend)
+            outgoing = driver.addressing.address(call.incoming, backend, call.priority)
             limits = backend.limits if backend.limits is not None else driver.limits
             self._exchange = Exchange(driver.stack, transport, call.incoming, outgoing, self, limits=limits)
             ended = await self._exchange.run()
@@ -158,6 +158,12 @@ class Attempt:
         self._driver.feed(
             lambda at: Progressed(at=at, attempt_id=self._id, output_tokens=tokens, connect_s=connect_s)
         )
+
+    def priority_refused(self, why: str) -> None:
+        driver, name = self._driver, self.backend.name
+        with driver.lock:
+            if driver.knows(self._id) and driver.addressing.priorities.refuse(name):
+                driver.complaints.takes_no_priority(name, why)
 
     def finished(self, usage: Usage) -> None:
         self._finished = True

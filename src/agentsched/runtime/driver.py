@@ -91,7 +91,7 @@ class Driver:
             if self._deciding:
                 raise UsageError("a policy cannot make calls: it is asked in the middle of a decision")
             row = self._row(loop if loop is not None else asyncio.get_running_loop())
-            call = Call(request.id, incoming, row)
+            call = Call(request.id, incoming, row, request.priority)
             self._calls[request.id] = call
             self._asker = row
             try:
@@ -304,6 +304,7 @@ class Driver:
     def _forget(self, backend: str) -> None:
         """Close what is open to a backend that is gone, and remember nothing of it."""
         self.addressing.forget(backend)
+        self.addressing.priorities.forget(backend)
         self.complaints.forget(backend)
         self._inquiry.forget(backend)
         for row in self._loops.values():

@@ -52,7 +52,8 @@ class FakeBackend:
 
     With `api_key` set, calls need it. `event_tokens` is how many tokens one event of a stream carries, the
     first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
-    `old_names`, the metrics page has the names of an older vLLM.
+    `old_names`, the metrics page has the names of an older vLLM. With `refuse_priority`, calls with a priority other
+    than 0 get a 400, as from an older vLLM that was not told to heed them.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class FakeBackend:
         event_tokens: int = 1,
         log_limit: int = 10_000,
         old_names: bool = False,
+        refuse_priority: bool = False,
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -79,6 +81,7 @@ class FakeBackend:
         self.faults = FaultPlan()
         self.page_faults: dict[str, PageFault] = {}
         self.old_names = old_names
+        self.refuse_priority = refuse_priority
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -203,6 +206,8 @@ class FakeBackend:
         if kind == "embedding":
             return await embed(self, body, row)
         asked = read_generation(body, kind, max_model_len=self.spec.max_model_len)
+        if asked.priority and self.refuse_priority:
+            raise ErrorReply(400, f"Got priority {asked.priority} but Priority scheduling is not enabled.")
         return await self._generate(request, asked, row)
 
     async def _generate(self, request: Request, asked: Asked, row: Received) -> Answer:

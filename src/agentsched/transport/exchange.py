@@ -17,9 +17,10 @@ from agentsched.transport.eventstream import EventStream
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
-from agentsched.transport.outgoing import Outgoing, renamed
+from agentsched.transport.outgoing import Outgoing, renamed, without_priority
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import AnswerTooLong
+from agentsched.transport.priority import may_refuse_priority
 from agentsched.transport.redirect import MAX_REDIRECTS, REDIRECTS, redirected
 from agentsched.transport.refusal import Broken, encoded, failed, in_band, raised, refused
 from agentsched.transport.sink import Sink
@@ -98,6 +99,7 @@ class Exchange:
         self._breaking_off = False
         self._too_long: str | None = None
         self._patience: Patience | None = None
+        self._refused_priority: str | None = None
 
     async def run(self) -> Ended | None:
         """Send, follow, and return how it failed; None if it did not."""
@@ -176,7 +178,8 @@ class Exchange:
     # -- the question ---------------------------------------------------------------------------------
 
     async def _try(self) -> None:
-        for _ in range(MAX_REDIRECTS + 1):
+        redirects = 0
+        while redirects <= MAX_REDIRECTS:
             try:
                 response = await self._transport.handle_async_request(self._request())
             except Exception as error:  # whatever a transport raises before it has an answer, there is none
@@ -188,8 +191,14 @@ class Exchange:
                 chunks = aiter(response.stream)
             try:
                 if head.status not in REDIRECTS:
-                    await self._answer(head, chunks)
-                    return
+                    try:
+                        await self._answer(head, chunks)
+                        return
+                    except Broken as broken:
+                        if not self._without_priority(broken):
+                            raise
+                    continue
+                redirects += 1
                 self._outgoing = redirected(self._stack, self._outgoing, head)
                 await self._read(chunks, MAX_ERROR_BYTES)
             finally:
@@ -198,6 +207,15 @@ class Exchange:
                 finally:
                     await _close(response)
         raise Broken(FailureKind.PROTOCOL, f"more than {MAX_REDIRECTS} redirects")
+
+    def _without_priority(self, broken: Broken) -> bool:
+        """Go without the priority that was added, where that may be what was refused; return whether it may be."""
+        refused = not self._sink.delivered and may_refuse_priority(broken.refusal)
+        if not (self._outgoing.priority and refused):
+            return False
+        self._outgoing, self._events = without_priority(self._outgoing), None
+        self._refused_priority = self._without_key(broken.detail)[:MAX_DETAIL_CHARS]
+        return True
 
     def _request(self) -> Any:
         outgoing = self._outgoing
@@ -221,6 +239,8 @@ class Exchange:
                 return
             content = self._hidden(await self._read(chunks, MAX_ERROR_BYTES) or b"")
             raise refused(head, content, self._incoming.model, self._incoming.kind)
+        if self._refused_priority is not None:
+            self._sink.priority_refused(self._refused_priority)
         if self._connecting.took_s > 0:
             self._sink.progressed(0, self._connecting.took_s)
         if not self._incoming.kind.understood:

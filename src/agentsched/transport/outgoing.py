@@ -1,6 +1,7 @@
 """What goes to a backend: the caller's request with another address, key and model, streamed if possible."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -9,6 +10,7 @@ from agentsched.model.value import value
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
+from agentsched.transport.priority import FIELD, Priorities
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
 from agentsched.transport.streamable import Engine, engine_by_fingerprint, engine_of, streamable
@@ -39,6 +41,7 @@ class Outgoing:
         streamed: whether events are asked for.
         hide_usage: whether the usage event is ours alone and must not reach the caller.
         model_back: the name to put where the backend's name for the model stands; None if they are the same.
+        priority: that was added to the body; empty if none was.
     """
 
     method: str
@@ -48,6 +51,7 @@ class Outgoing:
     streamed: bool
     hide_usage: bool
     model_back: str | None
+    priority: bytes = b""
 
 
 class Addressing:
@@ -55,6 +59,9 @@ class Addressing:
 
     It remembers the URLs and header sets it made: an app's calls repeat them, and building them anew would
     cost more than all else that is done to a request.
+
+    Attributes:
+        priorities: which backends are told how urgent calls are.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -62,6 +69,7 @@ class Addressing:
         self._urls: dict[str, Any] = {}
         self._headers: dict[object, Any] = {}
         self._engines: dict[str, Engine | None] = {}
+        self.priorities = Priorities()
 
     def learn(self, backend: str, head: Head, answer: Mapping[str, Any] | None = None) -> None:
         """Note what a backend runs, as its first answer tells, or its first whole one."""
@@ -74,8 +82,12 @@ class Addressing:
         """Look again: after a failure something else may run there."""
         self._engines.pop(backend, None)
 
-    def address(self, incoming: Incoming, backend: Backend) -> Outgoing:
-        """Return the request that asks this backend to answer the call."""
+    def address(self, incoming: Incoming, backend: Backend, priority: int = 0) -> Outgoing:
+        """Return the request that asks this backend to answer the call.
+
+        Args:
+            priority: the higher, the more urgent.
+        """
         streamed = incoming.stream or streamable(incoming, self._engines.get(backend.name))
         added: dict[str, bytes] = {}
         if streamed and not incoming.stream:
@@ -86,6 +98,9 @@ class Addressing:
         served = model if model is None or backend.models is None else backend.models.get(model, model)
         if served != model:
             added["model"] = dumps(served)
+        urgency = self.priorities.field(incoming, backend, priority)
+        if urgency is not None:
+            added[FIELD] = urgency  # the last one: see `without_priority`
         url = self._url(backend.base_url + incoming.path)
         return Outgoing(
             method=incoming.method,
@@ -95,6 +110,7 @@ class Addressing:
             streamed=streamed,
             hide_usage="stream_options" in added,
             model_back=model if served != model else None,
+            priority=urgency or b"",
         )
 
     def _url(self, url: str) -> Any:
@@ -130,6 +146,12 @@ def renamed(answer: dict[str, Any], model: str | None) -> bool:
         return False
     answer["model"] = model
     return True
+
+
+def without_priority(outgoing: Outgoing) -> Outgoing:
+    """Return the request without the priority that was added to it, at the end of its body."""
+    before, _, after = outgoing.content.rpartition(b',"%b":%b' % (FIELD.encode(), outgoing.priority))
+    return replace(outgoing, content=before + after, priority=b"")
 
 
 def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:

@@ -44,6 +44,14 @@ class Sink(Protocol):
         """Output tokens so far; 0 where the backend has answered over a connection opened for it."""
         ...
 
+    def priority_refused(self, why: str) -> None:
+        """The backend takes no priorities: it refused the call with one, and takes it without.
+
+        Args:
+            why: its own words.
+        """
+        ...
+
     def finished(self, usage: Usage) -> None:
         """The backend is done. Bytes put before are the whole answer."""
         ...
