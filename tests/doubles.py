@@ -178,6 +178,7 @@ class Sink:
     full: bool = True
     rooms: int = 0
     endings: int = 0
+    refusals: list[str] = field(default_factory=list)
 
     @property
     def delivered(self) -> bool:
@@ -202,6 +203,9 @@ class Sink:
 
     def progressed(self, tokens: int, connect_s: float) -> None:
         self.progress.append((tokens, connect_s))
+
+    def priority_refused(self, why: str) -> None:
+        self.refusals.append(why)
 
     def finished(self, usage: Usage) -> None:
         assert self.usage is None, "an answer ends once"
