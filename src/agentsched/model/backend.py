@@ -28,8 +28,9 @@ class Backend:
         rpm: most calls started in any 60 s. None sets no limit.
         tpm: most tokens (input plus output) started in any 60 s; a call counts with its expected tokens when
             it starts and with its real ones when it has ended. None sets no limit.
-        metrics: whether the server is asked for its load while it is busy (``GET /metrics`` and ``GET /load`` beside
-            the API root). What it says corrects what is known anyway; nothing depends on its answer.
+        metrics: whether the server is asked for its load while it is busy: ``GET /metrics`` and ``GET /load`` beside
+            the API root, and the header ``endpoint-load-metrics-format`` of calls, unless the app sets that itself.
+            What it says corrects what is known anyway; nothing depends on its answer.
         priority: whether the server orders its own queue by a `priority` in the body, the lower the earlier, as vLLM
             does with ``--scheduling-policy priority``. Calls that have a priority are then sent with it, turned round,
             unless the app has put one into the body itself. A server that refuses it is sent none any more.

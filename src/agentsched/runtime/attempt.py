@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentsched.engine.events import Failed, Finished, Progressed
 from agentsched.errors import UsageError
-from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
+from agentsched.model import Backend, Failure, FailureKind, Reason, Signals, Usage
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
 from agentsched.transport.exchange import Ended, Exchange
@@ -158,6 +158,9 @@ class Attempt:
         self._driver.feed(
             lambda at: Progressed(at=at, attempt_id=self._id, output_tokens=tokens, connect_s=connect_s)
         )
+
+    def signalled(self, signals: Signals) -> None:
+        self._driver.overhear(self.backend, signals)
 
     def priority_refused(self, why: str) -> None:
         driver, name = self._driver, self.backend.name

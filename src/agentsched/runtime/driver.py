@@ -16,7 +16,7 @@ from agentsched.engine import Engine, Journal
 from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookAt, Resolve, Start, WakeAt
 from agentsched.engine.events import Cancelled, Closed, Event, ModelsListed, Submitted, Woke
 from agentsched.errors import BackendUnavailable, FleetEmpty, SchedulerClosed, UsageError
-from agentsched.model import Backend, Limits, Outcome, Reason, Request
+from agentsched.model import Backend, Limits, Outcome, Reason, Request, Signals
 from agentsched.runtime.attempt import Attempt
 from agentsched.runtime.call import Call
 from agentsched.runtime.complaints import Complaints
@@ -137,6 +137,11 @@ class Driver:
             if call is not None:
                 call.running = False
             self.feed(event)
+
+    def overhear(self, backend: Backend, signals: Signals) -> None:
+        """Take what an answer said of its backend's load."""
+        with self.lock:
+            self._gauges.overhear(backend, signals)
 
     def knows(self, attempt_id: int) -> bool:
         """Whether an attempt is under way: it has not been stopped; the lock is held."""

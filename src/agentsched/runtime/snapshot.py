@@ -182,7 +182,7 @@ def snapshot(engine: Engine, now: float, refusing: Collection[str]) -> Snapshot:
 
 
 def _view(row: BackendRow, models: Collection[str] | None, now: float, *, refuses: bool) -> BackendView:
-    failure, signals, budget = row.last_failure, row.heard.signals, row.budget.tokens
+    failure, budget = row.last_failure, row.budget.tokens
     return BackendView(
         name=row.name,
         models=None if models is None else tuple(models),
@@ -192,8 +192,8 @@ def _view(row: BackendRow, models: Collection[str] | None, now: float, *, refuse
         tokens_committed=round(row.held_tokens),
         token_budget=round(budget) if isfinite(budget) else None,
         unread_tokens=row.unread_tokens,
-        kv_usage=None if signals is None else signals.kv_usage,
-        heard_s=None if signals is None else now - row.heard.at,
+        kv_usage=row.heard.kv_usage,
+        heard_s=None if row.heard.signals is None else now - row.heard.at,
         priority=("refused" if refuses else "on") if row.spec.priority else "off",
         started=row.started,
         failed=row.failed,

@@ -32,6 +32,7 @@ from agentsched.testing.faults import (
 )
 from agentsched.testing.generation import Generation
 from agentsched.testing.live import LiveModel
+from agentsched.testing.metrics import load_header
 from agentsched.testing.received import Log, Received
 from agentsched.testing.responder import ErrorReply, FakeRequest, Responder, default_responder
 from agentsched.testing.responses import ResponseShape
@@ -53,7 +54,8 @@ class FakeBackend:
     With `api_key` set, calls need it. `event_tokens` is how many tokens one event of a stream carries, the
     first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
     `old_names`, the metrics page has the names of an older vLLM. With `refuse_priority`, calls with a priority other
-    than 0 get a 400, as from an older vLLM that was not told to heed them.
+    than 0 get a 400, as from an older vLLM that was not told to heed them. With `load_header`, answers that come whole
+    tell the engine's load in a header if they are asked to; a text is told as it is, whatever the load.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class FakeBackend:
         log_limit: int = 10_000,
         old_names: bool = False,
         refuse_priority: bool = False,
+        load_header: bool | str = False,
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -82,6 +85,7 @@ class FakeBackend:
         self.page_faults: dict[str, PageFault] = {}
         self.old_names = old_names
         self.refuse_priority = refuse_priority
+        self.load_header = load_header
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -231,10 +235,18 @@ class FakeBackend:
 
         generation.ended = ended
         try:
-            return await generation.answer(row.fault, close)
+            answer = await generation.answer(row.fault, close)
         except BaseException:
             generation.close()
             raise
+        form = request.headers.get("endpoint-load-metrics-format")
+        if self.load_header and form and not asked.stream:
+            self.live.settle()
+            told = (
+                self.load_header if isinstance(self.load_header, str) else load_header(self.live.model, form)
+            )
+            answer.headers = {**answer.headers, "endpoint-load-metrics": told}
+        return answer
 
     def _shape(self, request: Request, asked: Asked, row: Received) -> wire.Shape | ResponseShape:
         answer_id = request.headers.get("x-request-id") or f"{self.name}-{row.number}"

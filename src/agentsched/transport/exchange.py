@@ -17,6 +17,7 @@ from agentsched.transport.eventstream import EventStream
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
+from agentsched.transport.metrics import told_load
 from agentsched.transport.outgoing import Outgoing, renamed, without_priority
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import AnswerTooLong
@@ -233,6 +234,7 @@ class Exchange:
     # -- the answer -----------------------------------------------------------------------------------
 
     async def _answer(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
+        head, signals = told_load(head) if self._outgoing.asks_load else (head, None)
         if not 200 <= head.status < 300:
             if head.status < 400 and not self._incoming.kind.understood:
                 await self._pass_through(head, chunks)
@@ -248,6 +250,8 @@ class Exchange:
         elif encoded(head):
             raise Broken(FailureKind.PROTOCOL, "the answer came compressed, which was ruled out")
         elif self._outgoing.streamed and _may_be_events(head):
+            if signals is not None:
+                self._sink.signalled(signals)
             self._events = EventStream(
                 self._stack,
                 self._incoming,
@@ -260,6 +264,8 @@ class Exchange:
             await self._events.follow(chunks)
         else:
             self._hand_over(head, await self._read(chunks, MAX_WHOLE_BYTES))
+            if signals is not None:
+                self._sink.signalled(signals)
 
     async def _read(self, chunks: AsyncIterator[bytes], limit: int) -> bytes | None:
         """Read a body; None if it is larger than `limit`."""

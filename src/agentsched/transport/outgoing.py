@@ -7,9 +7,10 @@ from typing import Any
 
 from agentsched.model import Backend
 from agentsched.model.value import value
-from agentsched.transport.head import Head
+from agentsched.transport.head import Head, header
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
+from agentsched.transport.metrics import ASKED_BY
 from agentsched.transport.priority import FIELD, Priorities
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
@@ -41,6 +42,8 @@ class Outgoing:
         streamed: whether events are asked for.
         hide_usage: whether the usage event is ours alone and must not reach the caller.
         model_back: the name to put where the backend's name for the model stands; None if they are the same.
+        asks_load: whether the head of the answer is asked for the backend's load, which is ours alone and must not
+            reach the caller.
         priority: that was added to the body; empty if none was.
     """
 
@@ -51,6 +54,7 @@ class Outgoing:
     streamed: bool
     hide_usage: bool
     model_back: str | None
+    asks_load: bool = False
     priority: bytes = b""
 
 
@@ -67,7 +71,7 @@ class Addressing:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._urls: dict[str, Any] = {}
-        self._headers: dict[object, Any] = {}
+        self._headers: dict[object, tuple[Any, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
         self.priorities = Priorities()
 
@@ -102,14 +106,16 @@ class Addressing:
         if urgency is not None:
             added[FIELD] = urgency  # the last one: see `without_priority`
         url = self._url(backend.base_url + incoming.path)
+        headers, asks_load = self._header_set(incoming, backend, url, streamed=streamed)
         return Outgoing(
             method=incoming.method,
             url=url,
-            headers=self._header_set(incoming, backend, url, streamed=streamed),
+            headers=headers,
             content=with_fields(incoming.content, incoming.body, added) if added else incoming.content,
             streamed=streamed,
             hide_usage="stream_options" in added,
             model_back=model if served != model else None,
+            asks_load=asks_load,
             priority=urgency or b"",
         )
 
@@ -119,13 +125,27 @@ class Addressing:
             made = _remember(self._urls, url, self._stack.URL(url))
         return made
 
-    def _header_set(self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool) -> Any:
+    def _header_set(
+        self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool
+    ) -> tuple[Any, bool]:
+        """Return the headers, and whether we ask for the backend's load by them."""
         same = tuple([pair for pair in incoming.headers if pair[0] not in _OF_ONE_CALL])
-        key = (same, backend.base_url, backend.api_key, streamed)  # one of the same name may follow
+        understood, metrics = incoming.kind.understood, backend.metrics
+        key = (
+            same,
+            backend.base_url,
+            backend.api_key,
+            streamed,
+            understood,
+            metrics,
+        )  # a namesake may follow
         made = self._headers.get(key)
         if made is None:
             headers = [(b"host", url.netloc), *_headers(incoming, backend, streamed)]
-            made = _remember(self._headers, key, self._stack.Headers(headers))
+            asks_load = understood and metrics and not header(incoming.headers, ASKED_BY[0])
+            if asks_load:
+                headers.append(ASKED_BY)
+            made = _remember(self._headers, key, (self._stack.Headers(headers), asks_load))
         return made
 
 
