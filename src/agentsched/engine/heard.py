@@ -11,6 +11,9 @@ LOOK_S = 5.0
 LOOK_FROM = 4
 """Calls at a backend from which on it is looked at: with fewer there is nothing to hold back."""
 
+WATCHED = 2 * LOOK_FROM
+"""Calls for which what is told with answers leaves room: with fewer it would soon not be heard any more."""
+
 SILENT_S = 60.0
 """How long a backend that did not say is left alone."""
 
@@ -31,7 +34,17 @@ class Heard:
         look_at: when the backend is looked at next; infinite if it never is.
     """
 
-    __slots__ = ("_foreign", "_foreign_at", "_kv_at", "_same", "at", "kv_usage", "look_at", "signals")
+    __slots__ = (
+        "_foreign",
+        "_foreign_at",
+        "_kept",
+        "_kv_at",
+        "_same",
+        "at",
+        "kv_usage",
+        "look_at",
+        "signals",
+    )
 
     def __init__(self, *, asked: bool) -> None:
         self.signals: Signals | None = None
@@ -40,6 +53,7 @@ class Heard:
         self.look_at = -inf if asked else inf
         self._foreign = 0
         self._same = 0
+        self._kept = inf
 
     @property
     def frozen(self) -> bool:
@@ -66,7 +80,7 @@ class Heard:
         if signals is None:
             self.look_at = now + SILENT_S
             return False
-        usage, waiting = signals.kv_usage, signals.waiting or 0
+        usage, waiting, before = signals.kv_usage, signals.waiting or 0, budget.tokens
         if usage is not None or not self._fresh(now):
             self._same = self._same + 1 if running and self._is_same(signals) else 0
         self.signals, self.at = signals, now
@@ -74,16 +88,28 @@ class Heard:
             self.kv_usage, self._kv_at = usage, now
         if self.frozen:
             self._foreign = 0
-            return False
+            if self._same == FROZEN and usage is not None:
+                budget.tokens = self._kept
+            return budget.tokens > before
         if signals.running is not None or not self.foreign(now):  # who counts less does not know better
             self._foreign, self._foreign_at = max((signals.running or 0) + waiting - running, 0), now
-        before = budget.tokens
         if signals.kv_tokens:
             budget.tell(signals.kv_tokens)
-        there = signals.running if signals.running is not None else max(running - waiting, min(running, 1))
-        if usage is not None and there and held > 0:
-            budget.follow(held, usage, running=there, waiting=waiting)
+        if not self._same:
+            self._kept = budget.tokens
+        if usage is not None and held > 0:
+            self._follow(signals, usage, running=running, held=held, budget=budget)
         return budget.tokens > before
+
+    def _follow(self, signals: Signals, usage: float, *, running: int, held: float, budget: Budget) -> None:
+        waiting = signals.waiting or 0
+        if (
+            signals.running is None
+        ):  # of our calls, some are in the batch; and so few that no more is heard are too few
+            there = max(running - waiting, 1)
+            budget.follow(held, usage, running=there, waiting=waiting, least=held * WATCHED / max(running, 1))
+        elif signals.running:
+            budget.follow(held, usage, running=signals.running, waiting=waiting)
 
     def _is_same(self, signals: Signals) -> bool:
         """Whether nothing moves: of the memory in use, which always does where calls run; else of all that is said."""
