@@ -55,7 +55,9 @@ class FakeBackend:
     first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
     `old_names`, the metrics page has the names of an older vLLM. With `refuse_priority`, calls with a priority other
     than 0 get a 400, as from an older vLLM that was not told to heed them. With `load_header`, answers that come whole
-    tell the engine's load in a header if they are asked to; a text is told as it is, whatever the load.
+    tell the engine's load in a header if they are asked to; a text is told as it is, whatever the load. With `timings`,
+    answers have the `timings` of an older llama.cpp, whose usage does not say what was cached, if they come whole or
+    with usage.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class FakeBackend:
         old_names: bool = False,
         refuse_priority: bool = False,
         load_header: bool | str = False,
+        timings: bool = False,
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -86,6 +89,7 @@ class FakeBackend:
         self.old_names = old_names
         self.refuse_priority = refuse_priority
         self.load_header = load_header
+        self.timings = timings
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -215,7 +219,9 @@ class FakeBackend:
         return await self._generate(request, asked, row)
 
     async def _generate(self, request: Request, asked: Asked, row: Received) -> Answer:
-        generation = Generation(live=self.live, asked=asked, row=row, shape=self._shape(request, asked, row))
+        generation = Generation(
+            live=self.live, asked=asked, row=row, shape=self._shape(request, asked, row), timed=self.timings
+        )
         replies = [self.responder(self._question(request, asked, choice)) for choice in range(asked.choices)]
         width, step = self.spec.block_tokens, self.event_tokens
         refusal = generation.start(replies, block_tokens=width, event_tokens=step)

@@ -304,7 +304,7 @@ class Exchange:
             raise Broken(FailureKind.PROTOCOL, f"the answer has no {holds}")
         self._sink.begin(head, whole)
         self._sink.put(dumps(whole) if renamed(whole, self._outgoing.model_back) else content)
-        self._sink.finished(counted(whole.get("usage")))
+        self._sink.finished(counted(whole.get("usage"), timings=whole.get("timings")))
 
 
 def _may_be_events(head: Head) -> bool:

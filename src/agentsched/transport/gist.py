@@ -124,6 +124,7 @@ class ChoicesGist:
         self.pieces = 0
         self.piece: str | None = None
         self.usage: dict[str, Any] | None = None
+        self._timings: Any = None
         self._latest = Text()
 
     @property
@@ -188,6 +189,8 @@ class ChoicesGist:
         usage: Any = event.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
+        if "timings" in event:
+            self._timings = event["timings"]
         choices: Any = event.get("choices")
         if isinstance(choices, list):
             for choice in cast("list[Any]", choices):
@@ -256,7 +259,7 @@ class ChoicesGist:
             grow(answer.message, name, piece)
 
     def counted(self) -> Usage:
-        return counted(self.usage, estimated(self.pieces, self.chars))
+        return counted(self.usage, estimated(self.pieces, self.chars), self._timings)
 
     def whole(self) -> dict[str, Any]:
         kind = "chat.completion" if self._kind is Kind.CHAT else "text_completion"
