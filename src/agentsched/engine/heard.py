@@ -103,11 +103,9 @@ class Heard:
 
     def _follow(self, signals: Signals, usage: float, *, running: int, held: float, budget: Budget) -> None:
         waiting = signals.waiting or 0
-        if (
-            signals.running is None
-        ):  # of our calls, some are in the batch; and so few that no more is heard are too few
-            there = max(running - waiting, 1)
-            budget.follow(held, usage, running=there, waiting=waiting, least=held * WATCHED / max(running, 1))
+        if signals.running is None:  # our own count stands in for the batch
+            there, least = max(running - waiting, 1), held * WATCHED / max(running, 1)
+            budget.follow(held, usage, running=there, waiting=waiting, least=least)
         elif signals.running:
             budget.follow(held, usage, running=signals.running, waiting=waiting)
 

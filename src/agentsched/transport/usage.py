@@ -23,12 +23,13 @@ def counted(usage: object, seen: int = 0, timings: object = None) -> Usage:
     given, written = first_count(fields, "prompt_tokens", "input_tokens"), first_count(fields, *_WRITTEN)
     cached = first_count(details, "cached_tokens")
     if isinstance(timings, dict):
-        read, kept = first_count(timings, "prompt_n"), first_count(timings, "cache_n")
+        times = cast("dict[str, Any]", timings)
+        read, kept = first_count(times, "prompt_n"), first_count(times, "cache_n")
         if given is None and read is not None:
             given = read + (kept or 0)
         if cached is None and kept is not None and (given is None or kept <= given):
             cached = kept
-        written = first_count(timings, "predicted_n") if written is None else written
+        written = first_count(times, "predicted_n") if written is None else written
     return Usage(
         input_tokens=given,
         output_tokens=(seen if written is None else written) or None,
