@@ -13,7 +13,7 @@ import httpx2
 from openai import AsyncOpenAI
 
 from agentsched import Backend, Scheduler
-from agentsched.model import Usage
+from agentsched.model import Signals, Usage
 from agentsched.testing import FakeBackend, FakeFleet, Received, VirtualClock
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, read
@@ -178,6 +178,8 @@ class Sink:
     full: bool = True
     rooms: int = 0
     endings: int = 0
+    refusals: list[str] = field(default_factory=list)
+    signals: list[Signals] = field(default_factory=list)
 
     @property
     def delivered(self) -> bool:
@@ -205,6 +207,13 @@ class Sink:
 
     def progressed(self, tokens: int, connect_s: float) -> None:
         self.progress.append((tokens, connect_s))
+
+    def signalled(self, signals: Signals) -> None:
+        self.signals.append(signals)
+        self.log.append("signalled")
+
+    def priority_refused(self, why: str) -> None:
+        self.refusals.append(why)
 
     def finished(self, usage: Usage, *, kept_tokens: int = 0) -> None:
         assert self.usage is None, "an answer ends once"

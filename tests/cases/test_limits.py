@@ -7,7 +7,8 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 
 from agentsched import Backend, CallLimitReached, Scheduler, step
-from agentsched.testing import FakeFleet, faults
+from agentsched.testing import BackendSpec, FakeBackend, FakeFleet, faults
+from agentsched.testing.fleet import FAST
 from tests.doubles import Rig, begun, outcome
 
 
@@ -309,6 +310,40 @@ def test_case_22_ten_parallel_steps_take_as_long_as_one() -> None:
 
     rig.run(main)
     assert rig["fake-1"].log.peak_in_flight == 10
+
+
+# -- 92: priorities of servers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduling", ["refuses", "ignores", "heeds"])
+def test_case_92_a_priority_never_costs_a_call(scheduling: str) -> None:
+    """92: the server runs in the order of arrival: no call fails, and one that refuses is asked only once."""
+    order = "priority" if scheduling == "heeds" else "fcfs"
+    spec = BackendSpec(speed=FAST, max_num_seqs=1, scheduling=order)
+    fake = FakeBackend("fake-1", spec=spec, refuse_priority=scheduling == "refuses")
+    rig = Rig(fleet=FakeFleet([fake]), limits={"priority": True, "metrics": False})
+    done: list[str] = []
+
+    async def call(name: str, priority: int) -> None:
+        with rig.scheduler.query("q", priority=priority):
+            await rig.say(20)
+        done.append(name)
+
+    async def main() -> None:
+        await call("first", 9)
+        low = [asyncio.ensure_future(call("low", -1)) for _ in range(6)]
+        await begun()
+        await asyncio.gather(*low, *(call("high", 9) for _ in range(3)))
+        (shown,) = rig.scheduler.snapshot().backends
+        assert shown.priority == ("refused" if scheduling == "refuses" else "on")
+        assert shown.failed == 0
+
+    rig.run(main)
+    assert len(done) == 10
+    later = done.index("high")
+    assert later == (2 if scheduling == "heeds" else 7), "behind one that runs, or behind all"
+    refused = [row.status == 400 for row in rig.received]
+    assert sum(refused) == (scheduling == "refuses")
 
 
 # -- 98: isolation ------------------------------------------------------------------------------------

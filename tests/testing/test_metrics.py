@@ -1,6 +1,7 @@
 """The metrics page says what the model knows, in Prometheus's form and under vLLM's names."""
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -148,3 +149,55 @@ def test_what_may_be_wrong_with_a_page_on_the_wire(fleet: FakeFleet) -> None:
                 await check_faults(fleet["only"], client)
 
     asyncio.run(main())
+
+
+def test_answers_tell_the_load_where_they_come_whole_and_are_asked_to() -> None:
+    """What there is when the call has ended: of four others, one runs and two or three wait."""
+    fleet = FakeFleet([FakeBackend("only", spec=SPEC, load_header=True)])
+    ask = {"model": "fake-model", "prompt": "x" * 400}
+
+    async def main() -> None:
+        async with httpx.AsyncClient(
+            transport=fleet.transport("httpx"), base_url="http://only.test/v1", timeout=None
+        ) as client:
+
+            async def told(form: str | None, tokens: int = 2, **fields: Any) -> str:
+                headers = {} if form is None else {"endpoint-load-metrics-format": form}
+                answer = await client.post(
+                    "/completions", json=ask | {"max_tokens": tokens} | fields, headers=headers
+                )
+                assert answer.status_code == 200
+                return answer.headers.get("endpoint-load-metrics", "")
+
+            assert await told("TEXT", stream=True) == await told(None) == ""
+            text = await told("text")
+            assert (
+                text == "TEXT named_metrics.kv_cache_usage_perc=0.0, named_metrics.num_requests_waiting=0.0"
+            )
+            report, *_ = await asyncio.gather(told("JSON"), *(told(None, 100) for _ in range(4)))
+            form, _, content = report.partition(" ")
+            named = json.loads(content)["named_metrics"]
+            assert form == "JSON"
+            assert named["num_requests_waiting"] in (2.0, 3.0)
+            assert named["kv_cache_usage_perc"] > 0
+            fleet["only"].load_header = "anything"
+            assert await told("TEXT") == "anything"
+
+    VirtualClock().run(main())
+
+
+def test_a_server_that_takes_no_priorities_says_so() -> None:
+    fleet = FakeFleet([FakeBackend("only", refuse_priority=True)])
+
+    async def main() -> None:
+        async with httpx.AsyncClient(
+            transport=fleet.transport("httpx"), base_url="http://only.test/v1"
+        ) as client:
+            ask = {"model": "fake-model", "prompt": "x", "max_tokens": 1}
+            statuses = [
+                (await client.post("/completions", json=ask | fields)).status_code
+                for fields in ({}, {"priority": 0}, {"priority": 1}, {"priority": -1, "stream": True})
+            ]
+            assert statuses == [200, 200, 400, 400]
+
+    VirtualClock().run(main())

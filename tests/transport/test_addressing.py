@@ -305,9 +305,52 @@ def test_headers_of_the_connection_and_of_the_sdk_are_dropped_and_all_others_kep
     assert [pair for pair in raw if pair[0].lower() not in (b"host", b"accept", b"accept-encoding")] == [
         *kept.items(),
         (b"x-a", b"again"),
+        (b"endpoint-load-metrics-format", b"TEXT"),
     ]
     assert dict(raw)[b"accept"] == b"text/event-stream"
     assert dict(raw)[b"accept-encoding"] == b"identity"
+
+
+LOAD = b"endpoint-load-metrics-format"
+
+
+@pytest.mark.parametrize(
+    ("asks", "call", "backend"),
+    [
+        (True, incoming(ASK), PLAIN),
+        (True, incoming(ASK, tools=[]), PLAIN),
+        (True, incoming(path="/v1/embeddings"), PLAIN),
+        (False, incoming(ASK), Backend("http://a:1/v1", metrics=False)),
+        (False, incoming(path="/v1/rerank"), PLAIN),
+        (False, incoming(b"", method="GET", path="/v1/models"), PLAIN),
+    ],
+)
+def test_backends_that_may_be_looked_at_are_asked_for_their_load(
+    stack: ModuleType, asks: bool, call: Incoming, backend: Backend
+) -> None:
+    out = Addressing(stack).address(call, backend)
+    assert out.asks_load == asks
+    assert out.headers.get(LOAD.decode()) == ("TEXT" if asks else None)
+
+
+@pytest.mark.parametrize("name", [LOAD, b"Endpoint-Load-Metrics-Format"])
+def test_an_app_that_asks_for_the_load_itself_is_the_one_who_is_told(stack: ModuleType, name: bytes) -> None:
+    out = Addressing(stack).address(incoming(ASK, headers=[(name, b"JSON")]), PLAIN)
+    assert not out.asks_load
+    assert out.headers.get_list(LOAD.decode()) == ["JSON"]
+
+
+def test_header_sets_of_calls_that_are_asked_other_things_are_not_mixed_up(stack: ModuleType) -> None:
+    addressing = Addressing(stack)
+    same = [(b"content-type", b"application/json"), (b"accept", b"text/plain")]
+    deaf = Backend(PLAIN.base_url, metrics=False)
+    for _ in range(2):
+        asked = addressing.address(incoming(ASK, tools=[], headers=same), PLAIN)
+        passed = addressing.address(incoming(ASK, path="/v1/rerank", headers=same), PLAIN)
+        unasked = addressing.address(incoming(ASK, tools=[], headers=same), deaf)
+        assert [LOAD.decode() in one.headers for one in (asked, passed, unasked)] == [True, False, False]
+        accepted = [one.headers["accept"] for one in (asked, passed, unasked)]
+        assert accepted == ["application/json, */*", "text/plain", "application/json, */*"]
 
 
 def test_what_is_not_streamed_asks_for_json(stack: ModuleType) -> None:

@@ -36,7 +36,7 @@ from agentsched import (
 
 a = Backend("http://gpu-a:8000/v1")
 b = Backend("http://gpu-b:8000/v1", api_key="key", models={"qwen3": "Qwen/Qwen3-32B-AWQ"}, name="b")
-c = Backend("http://gpu-c:8000/v1", models=["qwen3"], max_concurrency=8, rpm=600, tpm=100_000)
+c = Backend("http://gpu-c:8000/v1", models=["qwen3"], max_concurrency=8, rpm=600, tpm=100_000, priority=True)
 d = Backend("http://gpu-d:8000/v1", models=(name for name in ("x", "y")))
 
 assert_type(b.name, str)
@@ -46,6 +46,7 @@ Backend()  # type: ignore
 Backend("http://gpu-a:8000/v1", "key")  # type: ignore
 Backend("http://gpu-a:8000/v1", max_parallel=3)  # type: ignore
 Backend("http://gpu-a:8000/v1", rpm="many")  # type: ignore
+Backend("http://gpu-a:8000/v1", priority=5)  # type: ignore
 a.rpm = 3  # type: ignore
 
 # -- schedulers --------------------------------------------------------------------------------------------

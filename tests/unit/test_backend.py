@@ -1,6 +1,7 @@
 """Backend: what is accepted, what it becomes, and that every mistake gets an error saying what is right."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -239,9 +240,17 @@ def test_everything_but_the_address_is_named() -> None:
         Backend(URL, max_concurency=3)  # type: ignore[call-arg]
     with pytest.raises(
         UnknownOption,
-        match="the options are api_key, models, max_concurrency, rpm, tpm, metrics, limits, name",
+        match="the options are api_key, models, max_concurrency, rpm, tpm, metrics, priority, limits, name",
     ):
         Backend(URL, weight=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("option", ["metrics", "priority"])
+@pytest.mark.parametrize("value", [None, 0, 1, "yes", 5])
+def test_switches_are_switches(option: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"Backend: {option} must be True or False; got {value!r}"):
+        Backend(URL, **{option: value})
+    assert getattr(Backend(URL, **{option: True}), option) is True
 
 
 anything = st.recursive(

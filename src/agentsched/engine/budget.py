@@ -59,14 +59,17 @@ class Budget:
             self.told = kv_tokens
             self.tokens = SHARE * kv_tokens
 
-    def follow(self, held: float, usage: float, *, running: int, waiting: int) -> None:
+    def follow(self, held: float, usage: float, *, running: int, waiting: int, least: float = 0.0) -> None:
         """Take what share of its memory an engine uses for what is committed, and how many calls it runs and holds up.
 
         What is committed fills its memory by that share, however much of it is shared or longer than expected.
+
+        Args:
+            least: tokens that are given out whatever it says.
         """
         target = FULL * held * running / ((running + waiting) * max(usage, 1.0 / MOST))
         tokens = target if self.tokens == inf else self.tokens + TOWARDS * (target - self.tokens)
-        self.tokens = max(tokens, self._least)
+        self.tokens = max(tokens, self._least, least)
 
     def first_token(self, now: float, started_at: float, held: float, *, late: bool) -> None:
         """Take a first token of a call that started then, while so many tokens are committed."""

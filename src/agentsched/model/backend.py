@@ -28,8 +28,12 @@ class Backend:
         rpm: most calls started in any 60 s. None sets no limit.
         tpm: most tokens (input plus output) started in any 60 s; a call counts with its expected tokens when
             it starts and with its real ones when it has ended. None sets no limit.
-        metrics: whether the server is asked for its load while it is busy (``GET /metrics`` and ``GET /load`` beside
-            the API root). What it says corrects what is known anyway; nothing depends on its answer.
+        metrics: whether the server is asked for its load while it is busy: ``GET /metrics`` and ``GET /load`` beside
+            the API root, and the header ``endpoint-load-metrics-format`` of calls, unless the app sets that itself.
+            What it says corrects what is known anyway; nothing depends on its answer.
+        priority: whether the server orders its own queue by a `priority` in the body, the lower the earlier, as vLLM
+            does with ``--scheduling-policy priority``. Calls that have a priority are then sent with it, turned round,
+            unless the app has put one into the body itself. A server that refuses it is sent none any more.
         limits: how long an attempt here may take, instead of the scheduler's own bounds.
         name: how it is called in snapshots and errors; the URL's host and port if not given.
 
@@ -44,6 +48,7 @@ class Backend:
     rpm: int | None
     tpm: int | None
     metrics: bool
+    priority: bool
     limits: Limits | None
     name: str
 
@@ -57,6 +62,7 @@ class Backend:
         rpm: int | None = None,
         tpm: int | None = None,
         metrics: bool = True,
+        priority: bool = False,
         limits: Limits | None = None,
         name: str | None = None,
         **unknown: Never,
@@ -71,6 +77,7 @@ class Backend:
         put(self, "rpm", _checked_limit("rpm", rpm))
         put(self, "tpm", _checked_limit("tpm", tpm))
         put(self, "metrics", _checked_switch("metrics", metrics))
+        put(self, "priority", _checked_switch("priority", priority))
         put(self, "limits", checked_limits(limits, "Backend"))
         put(self, "name", _checked_name(name if name is not None else url.netloc))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentsched.engine.events import Failed, Finished, Progressed
 from agentsched.errors import UsageError
-from agentsched.model import Backend, Failure, FailureKind, Reason, Usage
+from agentsched.model import Backend, Failure, FailureKind, Reason, Signals, Usage
 from agentsched.model.failure import LEAST_KEPT
 from agentsched.runtime.call import Call
 from agentsched.runtime.loops import LoopRow
@@ -124,7 +124,7 @@ class Attempt:
         incoming = call.incoming
         if begun is not None:
             incoming = rest_of(incoming, *begun, window=driver.abilities.window(backend))
-        outgoing = driver.addressing.address(incoming, backend, rest=begun is not None)
+        outgoing = driver.addressing.address(incoming, backend, call.priority, rest=begun is not None)
         limits = backend.limits if backend.limits is not None else driver.limits
         self._exchange = Exchange(
             driver.stack, transport, call.incoming, outgoing, self, limits=limits, begun=begun
@@ -230,6 +230,16 @@ class Attempt:
         self._driver.feed(
             lambda at: Progressed(at=at, attempt_id=self._id, output_tokens=tokens, connect_s=connect_s)
         )
+
+    def signalled(self, signals: Signals) -> None:
+        with self._driver.lock:
+            self._driver.gauges.overhear(self.backend, signals)
+
+    def priority_refused(self, why: str) -> None:
+        driver, name = self._driver, self.backend.name
+        with driver.lock:
+            if driver.knows(self._id) and driver.addressing.priorities.refuse(name):
+                driver.complaints.takes_no_priority(name, why)
 
     def finished(self, usage: Usage, *, kept_tokens: int = 0) -> None:
         self._finished = True

@@ -22,6 +22,7 @@ class Call:
 
     Attributes:
         head: resolved with the answer's head, or with the error that ended the call before there was one.
+        priority: the higher, the more urgent.
         last: how the latest attempt failed.
         partial: what has come of the answer, if another attempt may go on from there.
         running: whether an attempt is under way, or was when the call ended.
@@ -29,10 +30,11 @@ class Call:
         over: whether the engine has ended it: from then on nothing can be cancelled.
     """
 
-    def __init__(self, request_id: str, incoming: Incoming, row: LoopRow) -> None:
+    def __init__(self, request_id: str, incoming: Incoming, row: LoopRow, priority: int = 0) -> None:
         self.request_id = request_id
         self.incoming = incoming
         self.row = row
+        self.priority = priority
         self.context = copy_context()
         self.spool = Spool()
         self.head: asyncio.Future[Head] = row.loop.create_future()

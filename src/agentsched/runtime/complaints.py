@@ -34,6 +34,10 @@ class Complaints:
                 self._silent_until[backend] = now + SILENT_S
                 log.warning("%s: %s: %s", backend, failure.kind, failure.detail)
 
+    def takes_no_priority(self, backend: str, why: str) -> None:
+        """Say that a backend was to be told the priorities of calls and refuses them; once is enough."""
+        log.warning("%s: it takes no priorities, so it is sent none any more: %s", backend, why)
+
     def forget(self, backend: str) -> None:
         """Remember nothing of one that is gone."""
         self._failing.discard(backend)

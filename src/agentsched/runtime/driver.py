@@ -81,7 +81,7 @@ class Driver:
         self.complaints = Complaints(clock)
         self.abilities = Abilities(stack)
         self._inquiry = Inquiry(stack, self.fleet.hear)
-        self._gauges = Gauges(stack, self.fleet.hear, clock, engine.backends)
+        self.gauges = Gauges(stack, self.fleet.hear, clock, engine.backends)
         self._left_behind: list[object] = []
         watch(self)
 
@@ -93,7 +93,7 @@ class Driver:
             if self._deciding:
                 raise UsageError("a policy cannot make calls: it is asked in the middle of a decision")
             row = self._row(loop if loop is not None else asyncio.get_running_loop())
-            call = Call(request.id, incoming, row)
+            call = Call(request.id, incoming, row, request.priority)
             self._calls[request.id] = call
             self._asker = row
             try:
@@ -300,7 +300,7 @@ class Driver:
             return
         with suppress(StopIteration):  # no loop is open: nobody waits for what runs there
             row = self._row_to_ask_on()
-            self._call(row.loop, self._gauges.begin, row, spec)
+            self._call(row.loop, self.gauges.begin, row, spec)
 
     def _spec(self, backend: str) -> Backend | None:
         row = self.engine.backends.get(backend)
@@ -308,12 +308,11 @@ class Driver:
 
     def _forget(self, backend: str) -> None:
         """Close what is open to a backend that is gone, and remember nothing of it."""
-        self.addressing.forget(backend)
-        self.complaints.forget(backend)
-        self.abilities.forget(backend)
-        self._inquiry.forget(backend)
+        addressing = self.addressing
+        for known in (addressing, addressing.priorities, self.complaints, self.abilities, self._inquiry):
+            known.forget(backend)
         for row in self._loops.values():
-            self._call(row.loop, self._gauges.forget, row, backend)
+            self._call(row.loop, self.gauges.forget, row, backend)
             self._call(row.loop, row.forget, backend, row.asking.pop(backend, None))
         self.fleet.gone(backend)
 

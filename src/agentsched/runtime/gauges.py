@@ -22,6 +22,9 @@ OVERDUE_S = 1.5 * CAP_S
 """Age at which a look that bounds its own time must be on a loop that has stopped or closed."""
 
 
+FROZEN = "it shows the same again and again, whatever runs there"
+
+
 class Gauges:
     """The looks of one scheduler, at most one at a time at each backend.
 
@@ -57,6 +60,14 @@ class Gauges:
             self._looks[backend.name] = look
         row.looks.add(look)
         look.step = row.loop.call_later(AFTER_S, self._start, row, backend, look)
+
+    def overhear(self, backend: Backend, signals: Signals) -> None:
+        """Take what an answer said of its backend's load, unless something was heard a short while ago."""
+        row = self._rows.get(backend.name)
+        if row is not None and row.heard.news_due(self._clock(), len(row.running)):
+            self._feed(backend, lambda at: Signalled(at=at, backend=backend.name, signals=signals))
+            if row.heard.frozen:
+                self._complain(backend.name, FROZEN)
 
     def forget(self, row: LoopRow, name: str) -> None:
         """Look no more at a backend that is gone; call it on the row's loop."""
@@ -108,17 +119,16 @@ class Gauges:
         """Tell the engine, and the log when a backend begins to be silent."""
         name = backend.name
         self._feed(backend, lambda at: Signalled(at=at, backend=name, signals=signals))
+        row = self._rows.get(name)
         if error is not None:
-            why = error.detail if isinstance(error, Broken) else repr(error)
-        elif signals is not None and signals.kv_usage is not None and self._frozen(name):
-            why = "it shows the same again and again, whatever runs there"
+            if row is None or not row.heard.tells(self._clock()):  # its answers may tell
+                self._complain(name, error.detail if isinstance(error, Broken) else repr(error))
+        elif signals is not None and signals.kv_usage is not None and row is not None and row.heard.frozen:
+            self._complain(name, FROZEN)
         else:
             self._silent.discard(name)
-            return
+
+    def _complain(self, name: str, why: str) -> None:
         if name not in self._silent:
             self._silent.add(name)
             log.warning("%s: its load is not known, so only what is sent from here counts: %s", name, why)
-
-    def _frozen(self, name: str) -> bool:
-        row = self._rows.get(name)
-        return row is not None and row.heard.frozen

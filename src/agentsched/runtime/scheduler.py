@@ -301,7 +301,9 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """Return what is queued, what runs where, and why."""
         with self._driver.lock:
-            return snapshot(self._driver.engine, self._driver.clock())
+            return snapshot(
+                self._driver.engine, self._driver.clock(), self._driver.addressing.priorities.refusing
+            )
 
     def explain(self, request_id: str) -> Explanation:
         """Return one call's story: expectations, prices of the backends, waits, attempts.

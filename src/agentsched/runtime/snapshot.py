@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Literal
 
 from agentsched.engine import Engine
 from agentsched.engine.backends import BackendRow
@@ -69,6 +70,7 @@ class BackendView:
         unread_tokens: of prompts released to it that have not shown a first token.
         kv_usage: share of its KV memory that is in use, 0 to 1, as the engine said last; None if it did not.
         heard_s: seconds since the engine said anything of its load; None if it never did.
+        priority: whether it is told the priorities of calls; "refused" once it has refused one.
         failed: attempts that failed there, calls that were invalid in themselves aside.
         last_failure: what was wrong the last time; None if nothing ever was.
         prefill_s_per_token, decode_s_per_token: alone on it; None until measured.
@@ -84,6 +86,7 @@ class BackendView:
     unread_tokens: int
     kv_usage: float | None
     heard_s: float | None
+    priority: Literal["off", "on", "refused"]
     started: int
     failed: int
     last_failure: str | None
@@ -96,7 +99,9 @@ class BackendView:
         known = self.models or ()
         models = "any model" if self.models is None else ", ".join(known[:NAMED]) or "no model"
         more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-        load = f"{self.running}{limit} running, {self.started} started{self._tokens}{self._heard}"
+        load = (
+            f"{self.running}{limit} running, {self.started} started{self._tokens}{self._heard}{self._refuses}"
+        )
         return f"{self.name} ({'draining' if self.draining else models + more}): {load}{failed}"
 
     @property
@@ -112,6 +117,10 @@ class BackendView:
         if self.kv_usage is None or self.heard_s is None:
             return ""
         return f", KV memory {self.kv_usage:.0%} full {self.heard_s:.0f} s ago"
+
+    @property
+    def _refuses(self) -> str:
+        return ", takes no priorities" if self.priority == "refused" else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +149,21 @@ class Snapshot:
         return "\n  ".join(lines)
 
 
-def snapshot(engine: Engine, now: float) -> Snapshot:
-    """Read the engine's tables."""
+def snapshot(engine: Engine, now: float, refusing: Collection[str]) -> Snapshot:
+    """Read the engine's tables.
+
+    Args:
+        refusing: backends that refused to be told priorities.
+    """
     first = sorted(engine.queue)[:SHOWN]
     return Snapshot(
         queued=len(engine.queue),
         running=len(engine.attempts),
         queries=len(engine.queries),
-        backends=[_view(row, engine.directory.names(row.name), now) for row in engine.backends.values()],
+        backends=[
+            _view(row, engine.directory.names(row.name), now, refuses=row.name in refusing)
+            for row in engine.backends.values()
+        ],
         waiting=[_waiting(engine, engine.requests[request_id], now) for _, request_id in first],
         calls=[
             Running(
@@ -165,8 +181,8 @@ def snapshot(engine: Engine, now: float) -> Snapshot:
     )
 
 
-def _view(row: BackendRow, models: Collection[str] | None, now: float) -> BackendView:
-    failure, signals, budget = row.last_failure, row.heard.signals, row.budget.tokens
+def _view(row: BackendRow, models: Collection[str] | None, now: float, *, refuses: bool) -> BackendView:
+    failure, budget = row.last_failure, row.budget.tokens
     return BackendView(
         name=row.name,
         models=None if models is None else tuple(models),
@@ -176,8 +192,9 @@ def _view(row: BackendRow, models: Collection[str] | None, now: float) -> Backen
         tokens_committed=round(row.held_tokens),
         token_budget=round(budget) if isfinite(budget) else None,
         unread_tokens=row.unread_tokens,
-        kv_usage=None if signals is None else signals.kv_usage,
-        heard_s=None if signals is None else now - row.heard.at,
+        kv_usage=row.heard.kv_usage,
+        heard_s=None if row.heard.signals is None else now - row.heard.at,
+        priority=("refused" if refuses else "on") if row.spec.priority else "off",
         started=row.started,
         failed=row.failed,
         last_failure=None if failure is None else f"{failure.kind}: {failure.detail}",

@@ -32,6 +32,7 @@ from agentsched.testing.faults import (
 )
 from agentsched.testing.generation import Generation
 from agentsched.testing.live import LiveModel
+from agentsched.testing.metrics import load_header
 from agentsched.testing.received import Log, Received
 from agentsched.testing.responder import ErrorReply, FakeRequest, Responder, default_responder, reply_to
 from agentsched.testing.responses import ResponseShape
@@ -52,9 +53,14 @@ class FakeBackend:
 
     With `api_key` set, calls need it. `event_tokens` is how many tokens one event of a stream carries, the
     first and the last aside. `log` remembers the calls, `polls` counts requests to the other paths. With
-    `old_names`, the metrics page has the names of an older vLLM. `goes_on` says what becomes of a chat's last message
-    if it is the assistant's own: see `GoesOn`. With a `fingerprint`, such as ``"vllm-0.32.0-fake"``, answers tell it as
-    vLLM's do, and have nulls for the ids of tokens where those are not asked for.
+    `old_names`, the metrics page has the names of an older vLLM. `goes_on` says what becomes of a chat's
+    last message if it is the assistant's own: see `GoesOn`. With a `fingerprint`, such as
+    ``"vllm-0.32.0-fake"``, answers tell it as vLLM's do, and have nulls for the ids of tokens where those
+    are not asked for. With `refuse_priority`, calls with a priority other than 0 get a 400, as from an
+    older vLLM that was not told to heed them. With `load_header`, answers that come whole tell the engine's
+    load in a header if they are asked to; a text is told as it is, whatever the load. With `timings`,
+    answers have the `timings` of an older llama.cpp, whose usage does not say what was cached, if they come
+    whole or with usage.
     """
 
     def __init__(
@@ -71,6 +77,9 @@ class FakeBackend:
         old_names: bool = False,
         goes_on: GoesOn = "asked",
         fingerprint: str | None = None,
+        refuse_priority: bool = False,
+        load_header: bool | str = False,
+        timings: bool = False,
     ) -> None:
         self.name = name
         self.base_url = base_url or f"http://{name}.test/v1"
@@ -85,6 +94,9 @@ class FakeBackend:
         self.old_names = old_names
         self.goes_on: GoesOn = goes_on
         self.fingerprint = fingerprint
+        self.refuse_priority = refuse_priority
+        self.load_header = load_header
+        self.timings = timings
         self.log = Log(limit=log_limit)
         self.polls: Counter[str] = Counter()
 
@@ -209,10 +221,14 @@ class FakeBackend:
         if kind == "embedding":
             return await embed(self, body, row)
         asked = read_generation(body, kind, max_model_len=self.spec.max_model_len, goes_on=self.goes_on)
+        if asked.priority and self.refuse_priority:
+            raise ErrorReply(400, f"Got priority {asked.priority} but Priority scheduling is not enabled.")
         return await self._generate(request, asked, row)
 
     async def _generate(self, request: Request, asked: Asked, row: Received) -> Answer:
-        generation = Generation(live=self.live, asked=asked, row=row, shape=self._shape(request, asked, row))
+        generation = Generation(
+            live=self.live, asked=asked, row=row, shape=self._shape(request, asked, row), timed=self.timings
+        )
         replies = [
             reply_to(self._question(request, asked, choice), self.responder)
             for choice in range(asked.choices)
@@ -235,10 +251,18 @@ class FakeBackend:
 
         generation.ended = ended
         try:
-            return await generation.answer(row.fault, close)
+            answer = await generation.answer(row.fault, close)
         except BaseException:
             generation.close()
             raise
+        form = request.headers.get("endpoint-load-metrics-format")
+        if self.load_header and form and not asked.stream:
+            self.live.settle()
+            told = (
+                self.load_header if isinstance(self.load_header, str) else load_header(self.live.model, form)
+            )
+            answer.headers = {**answer.headers, "endpoint-load-metrics": told}
+        return answer
 
     def _shape(self, request: Request, asked: Asked, row: Received) -> wire.Shape | ResponseShape:
         answer_id = request.headers.get("x-request-id") or f"{self.name}-{row.number}"

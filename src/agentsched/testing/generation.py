@@ -41,12 +41,19 @@ class Generation:
     """Answer one request; `close` may be called at any time and ends what still runs."""
 
     def __init__(
-        self, *, live: LiveModel, asked: Asked, row: Received, shape: wire.Shape | ResponseShape
+        self,
+        *,
+        live: LiveModel,
+        asked: Asked,
+        row: Received,
+        shape: wire.Shape | ResponseShape,
+        timed: bool = False,
     ) -> None:
         self._live = live
         self._asked = asked
         self._row = row
         self._shape = shape
+        self._timed = timed
         self.ended: Callable[[list[str]], None] | None = None
         self._bell = Bell()
         self._parts: list[_Part] = []
@@ -126,7 +133,7 @@ class Generation:
             self._note_tokens(part)
             part.sent = part.feed.tokens
         self._finish()
-        return self._shape.whole(choices, self._usage(), self._prompt_ids())
+        return self._shape.whole(choices, self._usage(), self._prompt_ids() | self._timings())
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as server-sent events while it is generated."""
@@ -135,7 +142,9 @@ class Generation:
             for part in self._parts:
                 for piece in self._news(part):
                     yield piece
-        *late, last = self._shape.closing(self._usage(), wanted=self._asked.include_usage)
+        *late, last = self._shape.closing(
+            self._usage(), wanted=self._asked.include_usage, extra=self._timings()
+        )
         for piece in late:
             yield piece
         self._finish()
@@ -177,7 +186,22 @@ class Generation:
 
     def _usage(self) -> dict[str, Any]:
         output = sum(part.sent for part in self._parts)
-        return wire.usage(self._row.prompt_tokens, output, self._row.cached_tokens)
+        counts = wire.usage(self._row.prompt_tokens, output, self._row.cached_tokens)
+        if self._timed:
+            del counts["prompt_tokens_details"]
+        return counts
+
+    def _timings(self) -> dict[str, Any]:
+        """Return the times of the first choice, as a server with one call a slot tells them."""
+        if not self._timed:
+            return {}
+        part, row = self._parts[0], self._row
+        read_s, wrote_s = part.feed.first_at - part.feed.admitted_at, part.feed.ended_at - part.feed.first_at
+        return {
+            "timings": wire.timings(
+                row.prompt_tokens, row.cached_tokens, part.sent, read_s=read_s, wrote_s=wrote_s
+            )
+        }
 
     def _prompt_ids(self) -> dict[str, Any]:
         if self._asked.token_ids:

@@ -42,7 +42,17 @@ class Bell:
 class Feed:
     """Hold what a call has got so far; a plain mutable row."""
 
-    __slots__ = ("bell", "cached", "call_id", "ended", "ended_at", "first_at", "submitted_at", "tokens")
+    __slots__ = (
+        "admitted_at",
+        "bell",
+        "cached",
+        "call_id",
+        "ended",
+        "ended_at",
+        "first_at",
+        "submitted_at",
+        "tokens",
+    )
 
     def __init__(self, call_id: CallId, bell: Bell, now: float) -> None:
         self.call_id = call_id
@@ -51,6 +61,7 @@ class Feed:
         self.cached = 0
         self.ended = False
         self.submitted_at = now
+        self.admitted_at = now
         self.first_at = now
         self.ended_at = now
 
@@ -58,6 +69,8 @@ class Feed:
         """Note an output; only on the bell's loop."""
         self.tokens = output.tokens
         self.cached = output.cached_tokens
+        if output.kind is Kind.ADMITTED and not output.tokens:
+            self.admitted_at = output.at
         if output.kind is Kind.FIRST_TOKEN:
             self.first_at = output.at
         if output.kind is Kind.FINISHED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from agentsched.sim.backend import BackendModel
@@ -18,6 +19,15 @@ def page(
     """Return the page; `finished` counts answers by finish reason. Names are the current ones unless said."""
     labels = f'engine="0",model_name="{_escape(model_name)}"'
     return "".join(_lines(model, labels, finished or {}, "gpu" if old_names else "kv"))
+
+
+def load_header(model: BackendModel, form: str) -> str:
+    """Return vLLM's header `endpoint-load-metrics`, in the format that the request's header asks for."""
+    gauges = model.gauges()
+    named = {"kv_cache_usage_perc": gauges.kv_usage, "num_requests_waiting": float(gauges.waiting)}
+    if form.lower() == "json":
+        return f"JSON {json.dumps({'named_metrics': named})}"
+    return "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in named.items())
 
 
 def _lines(model: BackendModel, labels: str, finished: Mapping[str, int], memory: str) -> Iterator[str]:

@@ -101,7 +101,7 @@ class ResponseShape:
             )
         )
 
-    def closing(self, counts: dict[str, Any], *, wanted: bool) -> Iterator[bytes]:
+    def closing(self, counts: dict[str, Any], *, wanted: bool, extra: Extra) -> Iterator[bytes]:
         """Yield the last event, which holds the whole response whether its usage was asked for or not."""
         response = self._response(counts)
         yield self._event(f"response.{response['status']}", response=response)

@@ -59,6 +59,22 @@ def usage(prompt: int, output: int, cached: int) -> dict[str, Any]:
     }
 
 
+def timings(prompt: int, cached: int, output: int, *, read_s: float, wrote_s: float) -> dict[str, Any]:
+    """Return what llama.cpp tells of a call's times; counts in tokens, those of the prompt less what was cached."""
+    read = prompt - cached
+    return {
+        "cache_n": cached,
+        "prompt_n": read,
+        "prompt_ms": 1_000 * read_s,
+        "prompt_per_token_ms": 1_000 * read_s / read if read else None,
+        "prompt_per_second": read / read_s if read_s else None,
+        "predicted_n": output,
+        "predicted_ms": 1_000 * wrote_s,
+        "predicted_per_token_ms": 1_000 * wrote_s / output if output else None,
+        "predicted_per_second": output / wrote_s if wrote_s else None,
+    }
+
+
 def tool_calls(calls: Sequence[tuple[str, str]], *, indexed: bool) -> list[dict[str, Any]]:
     """Return tool calls as a message carries them, or with their index as a stream does."""
     return [
@@ -150,12 +166,12 @@ class Shape:
         frame: dict[str, Any] = self._frame(chunk=True) | {"choices": [choice | extra]}
         return event(frame | {"usage": counts} if counts else frame)
 
-    def closing(self, counts: dict[str, Any], *, wanted: bool) -> Iterator[bytes]:
+    def closing(self, counts: dict[str, Any], *, wanted: bool, extra: Extra) -> Iterator[bytes]:
         """Yield the chunk that carries nothing but the usage, if it is wanted, and the end."""
         none: list[dict[str, Any]] = []
         if wanted:
             told = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
-            yield event(self._frame(chunk=True) | {"choices": none, "usage": counts} | told)
+            yield event(self._frame(chunk=True) | {"choices": none, "usage": counts} | told | extra)
         yield DONE
 
 

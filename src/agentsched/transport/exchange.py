@@ -18,10 +18,12 @@ from agentsched.transport.eventstream import EventStream
 from agentsched.transport.head import Head
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps, loads
-from agentsched.transport.outgoing import Outgoing, renamed
+from agentsched.transport.metrics import told_load
+from agentsched.transport.outgoing import Outgoing, renamed, without_priority
 from agentsched.transport.partial import Partial, Way
 from agentsched.transport.patience import Patience
 from agentsched.transport.pieces import AnswerTooLong
+from agentsched.transport.priority import may_refuse_priority
 from agentsched.transport.redirect import MAX_REDIRECTS, REDIRECTS, redirected
 from agentsched.transport.refusal import Broken, encoded, failed, in_band, raised, refused
 from agentsched.transport.sink import Sink
@@ -105,6 +107,7 @@ class Exchange:
         self._breaking_off = False
         self._too_long: str | None = None
         self._patience: Patience | None = None
+        self._refused_priority: str | None = None
 
     async def run(self) -> Ended | None:
         """Send, follow, and return how it failed; None if it did not."""
@@ -194,7 +197,8 @@ class Exchange:
     # -- the question ---------------------------------------------------------------------------------
 
     async def _try(self) -> None:
-        for _ in range(MAX_REDIRECTS + 1):
+        redirects = 0
+        while redirects <= MAX_REDIRECTS:
             try:
                 response = await self._transport.handle_async_request(self._request())
             except Exception as error:  # whatever a transport raises before it has an answer, there is none
@@ -206,8 +210,14 @@ class Exchange:
                 chunks = aiter(response.stream)
             try:
                 if head.status not in REDIRECTS:
-                    await self._answer(head, chunks)
-                    return
+                    try:
+                        await self._answer(head, chunks)
+                        return
+                    except Broken as broken:
+                        if not self._without_priority(broken):
+                            raise
+                    continue
+                redirects += 1
                 self._outgoing = redirected(self._stack, self._outgoing, head)
                 await self._read(chunks, MAX_ERROR_BYTES)
             finally:
@@ -216,6 +226,15 @@ class Exchange:
                 finally:
                     await _close(response)
         raise Broken(FailureKind.PROTOCOL, f"more than {MAX_REDIRECTS} redirects")
+
+    def _without_priority(self, broken: Broken) -> bool:
+        """Go without the priority that was added, where that may be what was refused; return whether it may be."""
+        refused = not self._sink.delivered and may_refuse_priority(broken.refusal)
+        if not (self._outgoing.priority and refused):
+            return False
+        self._outgoing, self._events = without_priority(self._outgoing), None
+        self._refused_priority = self._without_key(broken.detail)[:MAX_DETAIL_CHARS]
+        return True
 
     def _request(self) -> Any:
         outgoing = self._outgoing
@@ -233,12 +252,15 @@ class Exchange:
     # -- the answer -----------------------------------------------------------------------------------
 
     async def _answer(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
+        head, signals = told_load(head) if self._outgoing.asks_load else (head, None)
         if not 200 <= head.status < 300:
             if head.status < 400 and not self._incoming.kind.understood:
                 await self._pass_through(head, chunks)
                 return
             content = self._hidden(await self._read(chunks, MAX_ERROR_BYTES) or b"")
             raise refused(head, content, self._incoming.model, self._incoming.kind)
+        if self._refused_priority is not None:
+            self._sink.priority_refused(self._refused_priority)
         if self._connecting.took_s > 0:
             self._sink.progressed(0, self._connecting.took_s)
         if not self._incoming.kind.understood:
@@ -246,6 +268,8 @@ class Exchange:
         elif encoded(head):
             raise Broken(FailureKind.PROTOCOL, "the answer came compressed, which was ruled out")
         elif self._outgoing.streamed and _may_be_events(head):
+            if signals is not None:
+                self._sink.signalled(signals)
             self._events = EventStream(
                 self._stack,
                 self._incoming,
@@ -259,6 +283,8 @@ class Exchange:
             await self._events.follow(chunks)
         else:
             self._hand_over(head, await self._read(chunks, MAX_WHOLE_BYTES))
+            if signals is not None:
+                self._sink.signalled(signals)
 
     async def _read(self, chunks: AsyncIterator[bytes], limit: int) -> bytes | None:
         """Read a body; None if it is larger than `limit`."""
@@ -299,7 +325,7 @@ class Exchange:
             raise Broken(FailureKind.PROTOCOL, f"the answer has no {holds}")
         self._sink.begin(head, whole)
         self._sink.put(dumps(whole) if renamed(whole, self._outgoing.model_back) else content)
-        self._sink.finished(counted(whole.get("usage")))
+        self._sink.finished(counted(whole.get("usage"), timings=whole.get("timings")))
 
 
 def _may_be_events(head: Head) -> bool:

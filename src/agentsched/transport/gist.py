@@ -124,6 +124,7 @@ class ChoicesGist:
         self.pieces = 0
         self.piece: str | None = None
         self.usage: dict[str, Any] | None = None
+        self._timings: Any = None
         self._latest = Text()
 
     @property
@@ -193,6 +194,8 @@ class ChoicesGist:
         usage: Any = event.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
+        if "timings" in event:
+            self._timings = event["timings"]
         choices: Any = event.get("choices")
         if isinstance(choices, list):
             for choice in cast("list[Any]", choices):
@@ -263,7 +266,7 @@ class ChoicesGist:
             grow(answer.message, name, piece)
 
     def counted(self) -> Usage:
-        return counted(self.usage, estimated(self.pieces, self.chars))
+        return counted(self.usage, estimated(self.pieces, self.chars), self._timings)
 
     def whole(self) -> dict[str, Any]:
         kind = "chat.completion" if self._kind is Kind.CHAT else "text_completion"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from agentsched.model import Backend, FailureKind, Signals
 from agentsched.transport.body import read_body
+from agentsched.transport.head import Head
 from agentsched.transport.jsontext import loads
 from agentsched.transport.refusal import Broken, raised
 from agentsched.transport.stack import Stack
@@ -33,6 +34,11 @@ USAGE = (
 )
 CONFIG = "vllm:cache_config_info"
 TOKENS = (CONFIG, "sglang:max_total_num_tokens")
+
+ASKED_BY = (b"endpoint-load-metrics-format", b"TEXT")
+"""The header of a request that makes vLLM tell of its load in the answer's head, if that does not begin a stream."""
+
+TOLD_IN = b"endpoint-load-metrics"
 
 _KNOWN = frozenset((*RUNNING, *WAITING, *USAGE, *TOKENS))
 _LABEL = re.compile(r'\b([a-zA-Z_]\w*+)="((?:[^"\\]|\\.)*+)"')
@@ -197,6 +203,14 @@ def _count(value: object) -> int | None:
 def _sum(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return min(sum(known), MAX_CALLS) if known else None
+
+
+def told_load(head: Head) -> tuple[Head, Signals | None]:
+    """Return the head of an answer without what it says of the server's load, and that, if it is anything known."""
+    value = head.get(TOLD_IN)
+    if not value:
+        return head, None
+    return head.replaced(TOLD_IN), load_of_header(value.decode("latin-1"))
 
 
 def load_of_header(value: str) -> Signals | None:

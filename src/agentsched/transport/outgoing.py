@@ -1,15 +1,18 @@
 """What goes to a backend: the caller's request with another address, key and model, streamed if possible."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from agentsched.model import Backend
 from agentsched.model.value import value
-from agentsched.transport.head import Head
+from agentsched.transport.head import Head, header
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
+from agentsched.transport.metrics import ASKED_BY
 from agentsched.transport.partial import extendable, goes_on_by_ids
+from agentsched.transport.priority import FIELD, Priorities
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
 from agentsched.transport.streamable import Engine, engine_by_fingerprint, engine_of, streamable
@@ -42,6 +45,9 @@ class Outgoing:
         hide_ids: whether the ids of tokens are.
         served: what the backend calls the model.
         model_back: the name to put where the backend's name for the model stands; None if they are the same.
+        asks_load: whether the head of the answer is asked for the backend's load, which is ours alone and must not
+            reach the caller.
+        priority: that was added to the body; empty if none was.
     """
 
     method: str
@@ -53,6 +59,8 @@ class Outgoing:
     hide_ids: bool
     served: str | None
     model_back: str | None
+    asks_load: bool = False
+    priority: bytes = b""
 
 
 class Addressing:
@@ -60,13 +68,17 @@ class Addressing:
 
     It remembers the URLs and header sets it made: an app's calls repeat them, and building them anew would
     cost more than all else that is done to a request.
+
+    Attributes:
+        priorities: which backends are told how urgent calls are.
     """
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._urls: dict[str, Any] = {}
-        self._headers: dict[object, Any] = {}
+        self._headers: dict[object, tuple[Any, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
+        self.priorities = Priorities()
 
     def learn(self, backend: str, head: Head | None, answer: Mapping[str, Any] | None = None) -> None:
         """Note what a backend runs, as its first answer tells, or a whole one, or the last event of a stream."""
@@ -83,10 +95,13 @@ class Addressing:
         """Whether a backend is known to tell its tokens' ids, and to go on with those of another one."""
         return self._engines.get(backend) is Engine.VLLM
 
-    def address(self, incoming: Incoming, backend: Backend, *, rest: bool = False) -> Outgoing:
+    def address(
+        self, incoming: Incoming, backend: Backend, priority: int = 0, *, rest: bool = False
+    ) -> Outgoing:
         """Return the request that asks this backend to answer the call.
 
         Args:
+            priority: the higher, the more urgent.
             rest: whether that asks for the rest of an answer, which is always streamed.
         """
         streamed = rest or incoming.stream or streamable(incoming, self._engines.get(backend.name))
@@ -102,17 +117,23 @@ class Addressing:
         served = served_as(model, backend)
         if served != model:
             added["model"] = dumps(served)
+        urgency = self.priorities.field(incoming, backend, priority)
+        if urgency is not None:
+            added[FIELD] = urgency  # the last one: see `without_priority`
         url = self._url(backend.base_url + incoming.path)
+        headers, asks_load = self._header_set(incoming, backend, url, streamed=streamed)
         return Outgoing(
             method=incoming.method,
             url=url,
-            headers=self._header_set(incoming, backend, url, streamed=streamed),
+            headers=headers,
             content=with_fields(incoming.content, incoming.body, added) if added else incoming.content,
             streamed=streamed,
             hide_usage="stream_options" in added,
             hide_ids=ids,
             served=served,
             model_back=model if served != model else None,
+            asks_load=asks_load,
+            priority=urgency or b"",
         )
 
     def _url(self, url: str) -> Any:
@@ -121,13 +142,27 @@ class Addressing:
             made = _remember(self._urls, url, self._stack.URL(url))
         return made
 
-    def _header_set(self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool) -> Any:
+    def _header_set(
+        self, incoming: Incoming, backend: Backend, url: Any, *, streamed: bool
+    ) -> tuple[Any, bool]:
+        """Return the headers, and whether we ask for the backend's load by them."""
         same = tuple([pair for pair in incoming.headers if pair[0] not in _OF_ONE_CALL])
-        key = (same, backend.base_url, backend.api_key, streamed)  # one of the same name may follow
+        understood, metrics = incoming.kind.understood, backend.metrics
+        key = (
+            same,
+            backend.base_url,
+            backend.api_key,
+            streamed,
+            understood,
+            metrics,
+        )  # a namesake may follow
         made = self._headers.get(key)
         if made is None:
             headers = [(b"host", url.netloc), *_headers(incoming, backend, streamed)]
-            made = _remember(self._headers, key, self._stack.Headers(headers))
+            asks_load = understood and metrics and not header(incoming.headers, ASKED_BY[0])
+            if asks_load:
+                headers.append(ASKED_BY)
+            made = _remember(self._headers, key, (self._stack.Headers(headers), asks_load))
         return made
 
 
@@ -153,6 +188,12 @@ def renamed(answer: dict[str, Any], model: str | None) -> bool:
         return False
     answer["model"] = model
     return True
+
+
+def without_priority(outgoing: Outgoing) -> Outgoing:
+    """Return the request without the priority that was added to it, at the end of its body."""
+    before, _, after = outgoing.content.rpartition(b',"%b":%b' % (FIELD.encode(), outgoing.priority))
+    return replace(outgoing, content=before + after, priority=b"")
 
 
 def _headers(incoming: Incoming, backend: Backend, streamed: bool) -> list[tuple[bytes, bytes]]:

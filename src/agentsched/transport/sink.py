@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from agentsched.model import Usage
+from agentsched.model import Signals, Usage
 from agentsched.transport.head import Head
 
 
@@ -46,6 +46,18 @@ class Sink(Protocol):
 
     def progressed(self, tokens: int, connect_s: float) -> None:
         """Output tokens so far; 0 where the backend has answered over a connection opened for it."""
+        ...
+
+    def signalled(self, signals: Signals) -> None:
+        """The head of the answer told of the backend's load: it comes at the end of answers that come whole."""
+        ...
+
+    def priority_refused(self, why: str) -> None:
+        """The backend takes no priorities: it refused the call with one, and takes it without.
+
+        Args:
+            why: its own words.
+        """
         ...
 
     def finished(self, usage: Usage, *, kept_tokens: int = 0) -> None:

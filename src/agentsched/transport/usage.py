@@ -14,21 +14,29 @@ PIECE_CHARS = 7
 _WRITTEN = ("completion_tokens", "output_tokens")
 
 
-def counted(usage: object, seen: int = 0) -> Usage:
+def counted(usage: object, seen: int = 0, timings: object = None) -> Usage:
     """Return the reported usage in our terms; of chats and completions, or of responses.
 
     Args:
         seen: output tokens seen, where none are reported.
+        timings: as llama.cpp adds them to its answers; they tell what the usage does not.
     """
-    if not isinstance(usage, dict):
-        return Usage(output_tokens=seen or None)
-    fields = cast("dict[str, Any]", usage)
+    fields = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
     details = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
-    written = first_count(fields, *_WRITTEN)
+    given, written = first_count(fields, "prompt_tokens", "input_tokens"), first_count(fields, *_WRITTEN)
+    cached = first_count(details, "cached_tokens")
+    if isinstance(timings, dict):
+        times = cast("dict[str, Any]", timings)
+        read, kept = first_count(times, "prompt_n"), first_count(times, "cache_n")
+        if given is None and read is not None:
+            given = read + (kept or 0)
+        if cached is None and kept is not None and (given is None or kept <= given):
+            cached = kept
+        written = first_count(times, "predicted_n") if written is None else written
     return Usage(
-        input_tokens=first_count(fields, "prompt_tokens", "input_tokens"),
+        input_tokens=given,
         output_tokens=(seen if written is None else written) or None,
-        cached_tokens=first_count(details, "cached_tokens") or 0,
+        cached_tokens=cached or 0,
     )
 
 
