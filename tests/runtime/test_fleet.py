@@ -522,7 +522,7 @@ def test_a_backend_that_is_looked_at_may_leave(stack: ModuleType) -> None:
         assert rig["fake-1"].polls["/metrics"] == 1
         rig.scheduler.fleet.replace(backend(rig["fake-1"]))
         await settled()
-        assert rig.scheduler._driver._gauges._looks == {}
+        assert rig.scheduler._driver.gauges._looks == {}
         await asyncio.gather(*tasks)
 
     rig.run(main)

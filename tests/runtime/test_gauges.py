@@ -222,7 +222,7 @@ def test_over_real_sockets() -> None:
 def begin(scheduler: Scheduler, name: str = "b") -> None:
     """What the engine's command leads to, on this loop."""
     driver = scheduler._driver
-    driver._gauges.begin(driver._row(asyncio.get_running_loop()), driver.engine.backends[name].spec)
+    driver.gauges.begin(driver._row(asyncio.get_running_loop()), driver.engine.backends[name].spec)
 
 
 def looking(stack: ModuleType, *answers: Any, limit: int | None = None) -> tuple[Scheduler, Any]:
@@ -283,7 +283,7 @@ def test_a_loop_that_has_stopped_holds_up_no_others_look(
     stopped.join(SOON_S)
     assert len(seen.requests) == 2
     assert scheduler._driver.engine.backends["b"].heard.signals == Signals(running=1)
-    assert not scheduler._driver._gauges._looks
+    assert not scheduler._driver.gauges._looks
 
 
 # -- loops that end -----------------------------------------------------------------------------------
