@@ -133,6 +133,7 @@ def test_the_sdk_sees_one_stream_with_the_right_usage(stack: ModuleType) -> None
         assert chunks[-1].usage.completion_tokens == TOKENS
         explained = rig.scheduler.explain(stream.response.headers["x-request-id"])
         assert (explained.backend, explained.attempts, explained.outcome) == ("fake-2", 2, "completed")
+        assert explained.kept_tokens == 19
 
     rig.run(main)
 

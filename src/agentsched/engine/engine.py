@@ -333,7 +333,7 @@ class Engine:
         row.attempts += 1
         row.last_backend = backend.name
         if self.stories.told:
-            self._note(row.request.id, "started", **facts_of_start(attempt, offers))
+            self._note(row.request.id, "started", **facts_of_start(attempt, offers, row.kept))
         self.commands.append(Start(attempt.id, row.request.id, backend.name))
 
     def _release(self, row: RequestRow, attempt: AttemptRow) -> None:

@@ -88,12 +88,13 @@ def facts_of(request: Request, job: Job, rank: float) -> Mapping[str, object]:
     }
 
 
-def facts_of_start(attempt: AttemptRow, offers: Sequence[Offer]) -> Mapping[str, object]:
+def facts_of_start(attempt: AttemptRow, offers: Sequence[Offer], kept: int) -> Mapping[str, object]:
     """What is told of a start: where, how long it should take, and what each backend that was priced would cost."""
     factor = attempt.backend.calibration.factor(0.9)
     return {
         "backend": attempt.backend.name,
         "cached_tokens": attempt.cached_tokens or None,
+        "kept_tokens": kept or None,
         "expected_s": attempt.expected_s or None,
         "p90_s": attempt.expected_s * factor if factor is not None and attempt.expected_s else None,
         "expected_cost_s": {offer.backend.name: offer.cost for offer in offers if not isnan(offer.cost)},

@@ -29,6 +29,7 @@ class Explanation:
             such take at most; None while the backend's speed, or how far it is to be trusted, is not known.
         cached_tokens: of its prompt, that the backend was expected to have read already at the last start; None if
             none, or if it never started.
+        kept_tokens: of its answer, that had come before the last start; None if none had.
         expected_cost_s: price in seconds of each backend that had room at the last start; the cheapest won.
         entries: everything, oldest first.
     """
@@ -46,6 +47,7 @@ class Explanation:
     expected_s: float | None
     p90_s: float | None
     cached_tokens: int | None
+    kept_tokens: int | None
     expected_cost_s: Mapping[str, float]
     entries: Sequence[Entry]
 
@@ -110,6 +112,7 @@ def explain(request_id: str, entries: Sequence[Entry], now: float) -> Explanatio
         expected_s=start.get("expected_s"),
         p90_s=start.get("p90_s"),
         cached_tokens=start.get("cached_tokens"),
+        kept_tokens=start.get("kept_tokens"),
         expected_cost_s=start.get("expected_cost_s", {}),
         entries=tuple(entries),
     )
