@@ -12,11 +12,12 @@ from agentsched.engine.commands import Start
 from agentsched.model import FailureKind, Request
 from agentsched.sim.loop import Loop
 from agentsched.sim.plan import Node
-from agentsched.sim.server import BatchServer, FailingServer, Server
+from agentsched.sim.server import BreakingServer, FailingServer, Server
 from agentsched.sim.spec import BackendSpec
 from agentsched.sim.speed import Speed
 from agentsched.testing import FakeBackend, FakeFleet, VirtualClock, faults
 from agentsched.testing.tokens import count, render_chat
+from agentsched.transport.partial import Way
 from tests.doubles import MODEL
 
 SEEDS = range(25)
@@ -37,11 +38,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Calls, a fleet, and which attempts at each backend fail."""
+    """Calls, a fleet, and which attempts at each backend fail, or break off after so many tokens."""
 
     calls: list[Asked]
     fleet: dict[str, tuple[BackendSpec, int]]
     failing: dict[str, tuple[int, ...]]
+    breaking: dict[str, dict[int, int]]
 
 
 def scenario(seed: int) -> Scenario:
@@ -66,7 +68,13 @@ def scenario(seed: int) -> Scenario:
             )
         )
     failing = {name: tuple(n for n in range(1, 20) if dice.random() < 0.1) for name in fleet}
-    return Scenario(calls=calls, fleet=fleet, failing=failing)
+    breaking = {
+        name: {
+            n: dice.randint(1, 100) for n in range(1, 20) if n not in failing[name] and dice.random() < 0.1
+        }
+        for name in fleet
+    }
+    return Scenario(calls=calls, fleet=fleet, failing=failing, breaking=breaking)
 
 
 def backends(asked: Scenario) -> list[Backend]:
@@ -87,8 +95,12 @@ def simulated(asked: Scenario) -> list[Started]:
         started.append((now, start.backend, int(start.request_id)))
 
     def server(name: str, spec: BackendSpec) -> Server:
-        numbers = asked.failing[name]
-        return FailingServer(BatchServer(spec), lambda n: FailureKind.ERROR if n in numbers else None)
+        failing, breaking = asked.failing[name], asked.breaking[name]
+        whole = [
+            number for number in range(1, 1_000) if number not in failing
+        ]  # those that get through to it
+        inner = BreakingServer(spec, lambda n: breaking.get(whole[n - 1]))
+        return FailingServer(inner, lambda n: FailureKind.ERROR if n in failing else None)
 
     servers = [server(name, spec) for name, (spec, _) in asked.fleet.items()]
     loop = Loop(list(zip(backends(asked), servers, strict=True)), policy=Policy.fcfs(), on_start=on_start)
@@ -118,6 +130,8 @@ def ran(asked: Scenario) -> list[Started]:
     for fake in fakes:
         if asked.failing[fake.name]:
             fake.fail(faults.Status(code=500), nth=asked.failing[fake.name])
+        for number, kept in asked.breaking[fake.name].items():
+            fake.fail(faults.Cut(after_events=1 + kept), nth=number)
     clock, fleet = VirtualClock(), FakeFleet(fakes)
     scheduler = Scheduler(backends(asked), policy=Policy.fcfs(), upstream=fleet.transport(), clock=clock)
     client = scheduler.openai()
@@ -149,7 +163,11 @@ def ran(asked: Scenario) -> list[Started]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_same_calls_start_there_and_then(seed: int) -> None:
+def test_the_same_calls_start_there_and_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def known(*_: object) -> Way:
+        return Way.MESSAGE
+
+    monkeypatch.setattr("agentsched.runtime.abilities.way_of", known)  # the loop's backends are never asked
     asked = scenario(seed)
     expected, found = ran(asked), sorted(simulated(asked))
     assert [(backend, call) for _, backend, call in found] == [
@@ -159,7 +177,7 @@ def test_the_same_calls_start_there_and_then(seed: int) -> None:
 
 
 def test_the_scenarios_have_everything_in_them() -> None:
-    failed = cancelled = retried = waited = 0
+    failed = broken = cancelled = retried = waited = 0
     for seed in SEEDS:
         asked = scenario(seed)
         started = simulated(asked)
@@ -167,5 +185,6 @@ def test_the_scenarios_have_everything_in_them() -> None:
         retried += len(calls) - len(set(calls))
         waited += sum(at > asked.calls[call].at + 1e-9 for at, _, call in started)
         failed += sum(map(len, asked.failing.values()))
+        broken += sum(map(len, asked.breaking.values()))
         cancelled += sum(call.cancel_at is not None for call in asked.calls)
-    assert min(failed, cancelled, retried, waited) > 30
+    assert min(failed, broken, cancelled, retried, waited) > 30

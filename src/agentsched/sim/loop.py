@@ -14,6 +14,7 @@ from agentsched.engine.events import (
     BackendLeft,
     Cancelled,
     Event,
+    Failed,
     Finished,
     ModelsListed,
     Progressed,
@@ -180,6 +181,13 @@ class Loop:
             self._kept[request_id] = kept
             self._nodes[request_id] = node.rest(written)
 
+    def _broken(self, news: Failed, request_id: str) -> Failed:
+        """Keep what a broken answer had, and say how much there is with what was kept before."""
+        written = news.failure.kept_tokens or 0
+        whole = self._kept.get(request_id, 0) + written
+        self._keep(request_id, written)
+        return replace(news, failure=replace(news.failure, kept_tokens=whole))
+
     def _woke(self, now: float) -> None:
         self.feed(Woke(at=now))
 
@@ -201,7 +209,9 @@ class Loop:
             if found is not None and found[0] is row:
                 if not isinstance(news, Progressed):
                     del running[news.attempt_id]
-                if self._kept and isinstance(news, Finished):
+                if isinstance(news, Failed) and news.failure.kept_tokens:
+                    self.feed(self._broken(news, found[1]))
+                elif self._kept and isinstance(news, Finished):
                     self.feed(replace(news, kept_tokens=self._kept.get(found[1], 0)))
                 else:
                     self.feed(news)

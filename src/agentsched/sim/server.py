@@ -49,14 +49,14 @@ class BatchServer:
         self._inputs: dict[int | str, int] = {}
         self._refused: list[News] = []
 
-    def start(self, now: float, attempt_id: int, node: Node) -> None:
+    def start(self, now: float, attempt_id: int, node: Node, *, report_every: int = REPORT_TOKENS) -> None:
         call = Call(
             call_id=attempt_id,
             prompt_tokens=node.input_tokens,
             output_tokens=node.output_tokens,
             prompt_blocks=node.prompt_blocks,
             output_blocks=node.output_blocks,
-            report_every=REPORT_TOKENS,
+            report_every=report_every,
         )
         refusal = self.model.submit(now, call)
         if refusal is None:
@@ -131,6 +131,43 @@ class FailingServer:
 
     def signals(self) -> Signals | None:
         return self._inner.signals()
+
+
+class BreakingServer(BatchServer):
+    """An engine some of whose answers break off.
+
+    Args:
+        kept_of: from the number of an attempt here, counted from 1, to the tokens of its answer that come, fewer than
+            `REPORT_TOKENS`; it breaks off when the next one would. None if it does not.
+    """
+
+    def __init__(self, spec: BackendSpec, kept_of: Callable[[int], int | None]) -> None:
+        super().__init__(spec)
+        self._kept_of = kept_of
+        self._started = 0
+        self._breaking: dict[int, int] = {}
+
+    def start(self, now: float, attempt_id: int, node: Node, *, report_every: int = REPORT_TOKENS) -> None:
+        self._started += 1
+        kept = self._kept_of(self._started)
+        if kept is not None and kept < node.output_tokens:
+            self._breaking[attempt_id], report_every = kept, kept + 1
+        super().start(now, attempt_id, node, report_every=report_every)
+
+    def abort(self, now: float, attempt_id: int) -> int:
+        self._breaking.pop(attempt_id, None)
+        return super().abort(now, attempt_id)
+
+    def advance(self, now: float) -> list[News]:
+        return [self._broken(now, news) for news in super().advance(now)]
+
+    def _broken(self, now: float, news: News) -> News:
+        kept = self._breaking.get(news.attempt_id)
+        if kept is None or (isinstance(news, Progressed) and news.output_tokens <= kept):
+            return news
+        self.abort(now, news.attempt_id)
+        failure = Failure(kind=FailureKind.BROKEN, kept_tokens=kept)
+        return Failed(at=news.at, attempt_id=news.attempt_id, failure=failure)
 
 
 class TimedServer:
