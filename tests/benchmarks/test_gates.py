@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from benchmarks.policy.cast import CAST
 from benchmarks.policy.changing import CHANGES, Change
+from benchmarks.policy.idling import Idle
 from benchmarks.policy.lies import LIES, Frozen, Lying, full, idle, silent, sized, told
 from benchmarks.policy.ours import DEFAULT, WITHOUT
 from benchmarks.policy.play import play
 from benchmarks.policy.pool import Figures, Playable
 from benchmarks.policy.report.claim import Claim, Line
-from benchmarks.policy.report.claims import CHANGE, CLAIMS, GAP, LIGHT_LOAD, METRICS_WRONG, PARTS
+from benchmarks.policy.report.claims import CHANGE, CLAIMS, GAP, IDLE, LIGHT_LOAD, METRICS_WRONG, PARTS
 from benchmarks.policy.report.gates import OtherSeeds, page, write_gates
 from benchmarks.policy.report.stats import NO_GAP, Interval
 from benchmarks.policy.report.verdict import Verdict, above, at_least, at_most
@@ -202,6 +203,19 @@ def test_what_is_lost_is_a_miss_however_quick_the_rest_was() -> None:
     assert lines[0].cells[5] == "8"
 
 
+def test_not_one_seed_may_stand_idle_without_patience() -> None:
+    never = {"waited": 0.5, "idle": 0.0, "room": 0.25, "whole": 0.125}
+    once = {**never, "idle": 0.001}
+    lines = IDLE.judged(IDLE.rows[0], {"without patience": [never, never], "as it comes": [once, once]})
+    assert [line.cells[1:] for line in lines] == [
+        ["without patience", "50.00%", "0.00%", "25.00%", "12.50%"],
+        ["as it comes", "50.00%", "0.10%", "25.00%", "12.50%"],
+    ]
+    assert [str(line.verdict) for line in lines] == ["holds", "None"]
+    lines = IDLE.judged(IDLE.rows[0], {"without patience": [never, once], "as it comes": [once, once]})
+    assert [str(line.verdict) for line in lines] == ["missed", "None"]
+
+
 # -- the page ------------------------------------------------------------------------------------------------
 
 
@@ -211,11 +225,12 @@ class Equals:
     def __init__(self, p95_s: float = 2.0) -> None:
         self.asked: dict[str, Playable] = {}
         self.p95_s = p95_s
+        self.others = {"lost": 0.0, "waited": 0.5, "idle": 0.0, "room": 0.25, "whole": 0.125}
 
     def play(self, tasks: Iterable[Playable]) -> list[Figures]:
         wanted = list(tasks)
         self.asked |= {task.key: task for task in wanted}
-        return [{"p95_s": self.p95_s, "mean_s": 1.0, "lost": 0.0} for _ in wanted]
+        return [{"p95_s": self.p95_s, "mean_s": 1.0, **self.others} for _ in wanted]
 
 
 def test_the_page_has_every_claim_with_its_verdicts(tmp_path: Path) -> None:
@@ -223,7 +238,9 @@ def test_the_page_has_every_claim_with_its_verdicts(tmp_path: Path) -> None:
     path = tmp_path / "gates.md"
     text = write_gates(pool, range(2), path=path)  # type: ignore[arg-type]
     assert path.read_text() == text + "\n"
-    for claim, held in zip(CLAIMS, ("0 of 3", "0 of 8", "8 of 8", "12 of 12", "12 of 12"), strict=True):
+    for claim, held in zip(
+        CLAIMS, ("0 of 3", "0 of 8", "8 of 8", "12 of 12", "12 of 12", "6 of 6"), strict=True
+    ):
         assert f"| {claim.name}: {claim.says} | {held} |" in text
         assert f"`python -m benchmarks.policy gates {claim.name}`" in text
         (table,) = (part for part in text.split("\n\n") if part.startswith(f"| {' | '.join(claim.head)} |"))
@@ -257,11 +274,11 @@ def test_a_page_is_of_as_many_seeds_everywhere(tmp_path: Path) -> None:
 def test_all_that_claims_want_can_be_played() -> None:
     tasks = [task for claim in CLAIMS for task in claim.tasks(range(2))]
     for task in tasks:
-        assert isinstance(task, (Task, Change))
+        assert isinstance(task, (Task, Change, Idle))
         assert task.rate > 0
         if isinstance(task, Task):
             assert task.contender in {*CAST, *ROUTERS}
-        else:
+        elif isinstance(task, Change):
             assert task.who in CHANGES[task.what]
     assert {f"agentsched without {part}" for part in WITHOUT} <= CAST.keys()
     assert {f"agentsched, {lie}" for lie in LIES} <= CAST.keys()

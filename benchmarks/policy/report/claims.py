@@ -23,6 +23,7 @@ from benchmarks.policy.report.claim import (
     seconds_of,
     values_of,
 )
+from benchmarks.policy.report.idle import IDLE
 from benchmarks.policy.report.standings import ceilings_of
 from benchmarks.policy.report.stats import change, gap_closed
 from benchmarks.policy.report.verdict import above, at_least, at_most
@@ -216,4 +217,4 @@ the memory, or four times as much.""",
 )
 
 
-CLAIMS = (GAP, PARTS, LIGHT_LOAD, METRICS_WRONG, CHANGE)
+CLAIMS = (GAP, PARTS, LIGHT_LOAD, METRICS_WRONG, CHANGE, IDLE)

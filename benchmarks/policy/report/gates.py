@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.policy.changing import Change
+from benchmarks.policy.idling import Idle
 from benchmarks.policy.pool import ROOT, Playable, Pool
 from benchmarks.policy.report.claim import Claim, Found, Line
 from benchmarks.policy.report.claims import CLAIMS
@@ -81,7 +82,7 @@ def _everything(claims: Iterable[Claim], seeds: Sequence[int]) -> list[Playable]
 
 
 def _together(task: Playable) -> tuple[str, int]:
-    assert isinstance(task, (Task, Change)), "claims are about rows"
+    assert isinstance(task, (Task, Change, Idle)), "claims are about rows"
     return queries_of(task)
 
 
