@@ -4,7 +4,7 @@ row WORKLOAD FLEET LOAD    one row, printed
 core                       the core table, capacities and plots, written to the page
 full                       the same and all other rows; what was played before is not played again
 gates [CLAIM ...]          what is claimed of the default policy, judged, printed and written to `docs/gates.md`;
-                           some of the claims are only printed
+                           some of the claims are only printed, or written in place of what the page says of them
 tune WORKLOAD/FLEET ...    measure load 1.0 and set everybody's dials, once; kept in `tuned.json`
 """
 
@@ -22,7 +22,7 @@ from benchmarks.policy.pool import ROOT, Pool, Store
 from benchmarks.policy.report.book import FAIR, section, write_page
 from benchmarks.policy.report.claims import CLAIMS
 from benchmarks.policy.report.gates import SEEDS as GATES_SEEDS
-from benchmarks.policy.report.gates import page, write_gates
+from benchmarks.policy.report.gates import OtherSeeds, page, write_gates
 from benchmarks.policy.report.standings import standings
 from benchmarks.policy.row import CLOSED, CORE, CORE_SEEDS, FULL, Row
 from benchmarks.policy.traffic import ARRIVALS
@@ -40,7 +40,7 @@ def main() -> int:
         parser.error(f"argument load: {given.load:g} queries cannot be in a closed loop")
     try:
         return _run(given)
-    except NeverTuned as error:
+    except (NeverTuned, OtherSeeds) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -63,7 +63,10 @@ def _run(given: argparse.Namespace) -> int:
                     print(f"{'/'.join(site)}: {found.rate:.4f} queries/s, {found.dials}")
             case "gates" if given.claims:
                 claims = [claim for claim in CLAIMS if claim.name in given.claims]
-                print(page(claims, pool, range(given.seeds)))
+                if given.write:
+                    print(write_gates(pool, range(given.seeds), claims))
+                else:
+                    print(page(claims, pool, range(given.seeds)))
             case "gates":
                 print(write_gates(pool, range(given.seeds)))
             case "smoke":
@@ -86,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("full", parents=[_common()], help="play every row and write the page")
     gates = commands.add_parser("gates", parents=[_common(GATES_SEEDS)], help="judge what is claimed")
     gates.add_argument("claims", nargs="*", type=_claim, metavar="CLAIM", help=", ".join(_claims()))
+    gates.add_argument("--write", action="store_true", help="write claims that are named to the page too")
     commands.add_parser("smoke", parents=[_common()], help="record the figures that the tests compare with")
     tuning = commands.add_parser(
         "tune", parents=[_common()], help=f"measure and set, for the dials of {len(COMPETING)} contenders"

@@ -10,7 +10,7 @@ from agentsched.sim.plan import Plan
 from agentsched.sim.player import Player, Run, Watch
 from agentsched.sim.report import figures
 from agentsched.sim.server import BatchServer
-from benchmarks.policy.contender import Contender, Dials, Setup, Stage
+from benchmarks.policy.contender import Contender, Dials, Stage
 from benchmarks.policy.fleets import fleet
 from benchmarks.policy.profile import profile
 from benchmarks.policy.row import Row
@@ -39,6 +39,10 @@ class Feed(Watch):
 
     def opened(self, run: Run) -> None:
         self.next()
+
+    def end(self) -> None:
+        """Let no more arrive but the one that is on its way."""
+        self._arrivals = iter(())
 
     def next(self) -> None:
         """Have the next one arrive."""
@@ -107,12 +111,16 @@ def ready(
     known = profile(row.workload, row.fleet)
     stage = Stage(specs=fleet(row.fleet), servers=servers, profile=known, slo_scale=row.slo_scale)
     setup = contender.prepare(stage, *dials)
-    backends = [(_backend(name, setup), server) for name, server in servers.items()]
+    limits = setup.limits
+    backends = [
+        (backend(name, limits[name] if limits is not None else None), server)
+        for name, server in servers.items()
+    ]
     return setup.player(backends, setup.policy, [*setup.watches, *watches])
 
 
-def _backend(name: str, setup: Setup) -> Backend:
-    limit = setup.limits[name] if setup.limits is not None else None
+def backend(name: str, limit: int | None = None) -> Backend:
+    """Return a backend that serves the model of all workloads, with so many calls at a time."""
     return Backend(f"http://{name}.invalid/v1", name=name, models=["m"], max_concurrency=limit)
 
 

@@ -9,6 +9,7 @@ from benchmarks.policy.cast import CAST
 from benchmarks.policy.changing import Change
 from benchmarks.policy.contender import Dials, limits
 from benchmarks.policy.fleets import fleet
+from benchmarks.policy.idling import Idle
 from benchmarks.policy.limit import Limit
 from benchmarks.policy.peers import FIFO
 from benchmarks.policy.play import play, saturate
@@ -60,7 +61,7 @@ def tasks_at(
     ]
 
 
-def queries_of(task: Task | Limit | Change) -> tuple[str, int]:
+def queries_of(task: Task | Limit | Change | Idle) -> tuple[str, int]:
     """Return what tells the queries of a task from those of others: sorted by it, tasks find theirs made already."""
     return task.row.workload, task.seed
 

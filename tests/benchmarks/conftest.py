@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentsched.sim.player import Player
+
 
 @pytest.fixture(scope="package", autouse=True)
 def nothing_is_kept() -> Iterator[None]:
@@ -14,3 +16,17 @@ def nothing_is_kept() -> Iterator[None]:
             for kept in vars(module).values():
                 if hasattr(kept, "cache_clear"):
                     kept.cache_clear()
+
+
+@pytest.fixture
+def players(monkeypatch: pytest.MonkeyPatch) -> list[Player]:
+    """The players that were made."""
+    made: list[Player] = []
+    first = Player.__init__
+
+    def noted(self: Player, *given: object, **options: object) -> None:
+        made.append(self)
+        first(self, *given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Player, "__init__", noted)
+    return made

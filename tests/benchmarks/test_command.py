@@ -18,7 +18,7 @@ import pytest
             "row rag hetero1 1 --arrivals x",
             "argument --arrivals: invalid choice: 'x' (choose from 'poisson', ",
         ),
-        ("gates nope", "argument CLAIM: nope is not one of gap, parts, light, metrics, change"),
+        ("gates nope", "argument CLAIM: nope is not one of gap, parts, light, metrics, change, idle"),
         ("tune rag", "argument WORKLOAD/FLEET: rag is not one of chat, "),
         ("row tenants pair 1", "tenants/pair was never tuned: python -m benchmarks.policy tune tenants/pair"),
         ("row rag hetero1 2.5 --arrivals closed", "argument load: 2.5 queries cannot be in a closed loop"),

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-from agentsched.sim.report import METRICS, mean
-from benchmarks.policy.changing import FIRST, LAST, TOLD, Change
+from agentsched.sim.report import METRICS
 from benchmarks.policy.clairvoyant import CLAIRVOYANT
 from benchmarks.policy.contender import Dials
 from benchmarks.policy.lies import LIES
 from benchmarks.policy.ours import DEFAULT, WITHOUT
 from benchmarks.policy.peers import EXPONENTS
-from benchmarks.policy.pool import Figures, Playable
+from benchmarks.policy.report.changed import CHANGE
+from benchmarks.policy.report.claim import (
+    HEAVY,
+    MEAN,
+    P95,
+    Claim,
+    Found,
+    Line,
+    Players,
+    best_of,
+    seconds_of,
+    values_of,
+)
+from benchmarks.policy.report.idle import IDLE
 from benchmarks.policy.report.standings import ceilings_of
 from benchmarks.policy.report.stats import change, gap_closed
-from benchmarks.policy.report.verdict import Verdict, above, at_least, at_most
+from benchmarks.policy.report.verdict import above, at_least, at_most
 from benchmarks.policy.row import CORE_WORKLOADS, ROUTED, Row, rows
 from benchmarks.policy.task import Task
 from benchmarks.policy.tuned import rate_of, tuned
 
-P95, MEAN = "p95_s", "mean_s"
-HEAVY = rows(("text2sql", "mixed"), ("hetero1",), (0.85,))
 LIGHT = rows(CORE_WORKLOADS, ("hetero1",), (0.3,))
-CHANGING = rows(("text2sql", "mixed"), ("hetero1",), (0.7, 0.85))
 ROUTED_TOO = tuple(row for row in ROUTED if row.workload in {one.workload for one in HEAVY})
 
 LEAST_BUSY = "LiteLLM least-busy"
@@ -33,55 +40,8 @@ IN_ORDER = ("round robin", "least outstanding", WEIGHTED, "FIFO + limit")
 """The fair contenders that serve first what came first."""
 
 ENOUGH_CLOSED = 0.5
-LIGHT_MOST, LIES_MOST, CHANGE_MOST = 0.01, 0.05, 0.10
+LIGHT_MOST, LIES_MOST = 0.01, 0.05
 UNCLAIMED = ("patience",)
-SLOWED, FACTOR = "a100-1", 2.0
-WHO_KNEW = ("knew", "knew, learns no more")
-
-Players = Mapping[str, Callable[[int], Playable]]
-"""What is played of a row with a seed, by who plays."""
-
-Found = Mapping[str, Sequence[Figures]]
-"""What came of that, one for each seed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a claim's table.
-
-    Attributes:
-        verdict: whether the claim holds there; None where nothing is claimed.
-    """
-
-    cells: Sequence[str]
-    verdict: Verdict | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Something that is claimed.
-
-    Attributes:
-        name: in commands.
-        says: what is claimed, in words.
-        notes: what a reader of the table has to know.
-        head: of the table's columns, less the verdict.
-        players: who plays a row.
-        judged: from a row and what was found there to lines.
-    """
-
-    name: str
-    says: str
-    notes: str
-    rows: Sequence[Row]
-    head: Sequence[str]
-    players: Callable[[Row], Players]
-    judged: Callable[[Row, Found], list[Line]]
-
-    def tasks(self, seeds: Iterable[int]) -> list[Playable]:
-        """Return all that has to be played."""
-        chosen = list(seeds)
-        return [make(seed) for row in self.rows for make in self.players(row).values() for seed in chosen]
 
 
 def _task(row: Row, name: str, dials: Dials, seed: int) -> Task:
@@ -91,19 +51,6 @@ def _task(row: Row, name: str, dials: Dials, seed: int) -> Task:
 def _as_tuned(row: Row, *names: str) -> Players:
     kept = tuned(row.site)
     return {name: partial(_task, row, name, kept.dials_of(name, row.load)) for name in names}
-
-
-def _values(found: Found, name: str, metric: str) -> list[float]:
-    return [figures[metric] for figures in found[name]]
-
-
-def _best(found: Found, names: Iterable[str], metric: str) -> str:
-    """Return the contender with the least mean of a metric of which less is better."""
-    return min(names, key=lambda name: mean(_values(found, name, metric)))
-
-
-def _seconds(found: Found, name: str, metric: str) -> str:
-    return f"{mean(_values(found, name, metric)):.2f}"
 
 
 # -- the gap closed ------------------------------------------------------------------------------------------
@@ -120,17 +67,17 @@ def _gap_players(row: Row) -> Players:
 
 def _gap_judged(row: Row, found: Found) -> list[Line]:
     fair = [name for name in (*IN_ORDER, LEAST_BUSY) if name in found]
-    strongest = _best(found, fair, P95)
-    knowing = _best(found, [name for name in found if name.startswith(CLAIRVOYANT.name)], P95)
-    ours, base, ceiling = (_values(found, name, P95) for name in (DEFAULT.name, strongest, knowing))
+    strongest = best_of(found, fair, P95)
+    knowing = best_of(found, [name for name in found if name.startswith(CLAIRVOYANT.name)], P95)
+    ours, base, ceiling = (values_of(found, name, P95) for name in (DEFAULT.name, strongest, knowing))
     closed = gap_closed(ours, base, ceiling, sign=1)
-    shown = {name: _seconds(found, name, P95) for name in fair}
+    shown = {name: seconds_of(found, name, P95) for name in fair}
     shown[strongest] = f"**{shown[strongest]}**"
     cells = [
         row.name,
         *(shown.get(name, "left out") for name in (*IN_ORDER, LEAST_BUSY)),
-        _seconds(found, DEFAULT.name, P95),
-        _seconds(found, knowing, P95),
+        seconds_of(found, DEFAULT.name, P95),
+        seconds_of(found, knowing, P95),
         closed if isinstance(closed, str) else f"{closed:.0%}",
     ]
     return [Line(cells, at_least(closed, ENOUGH_CLOSED))]
@@ -163,14 +110,14 @@ def _parts_judged(row: Row, found: Found) -> list[Line]:
 
 def _part_judged(row: Row, found: Found, part: str) -> Line:
     worse = {
-        metric: change(_values(found, _without(part), metric), _values(found, DEFAULT.name, metric))
+        metric: change(values_of(found, _without(part), metric), values_of(found, DEFAULT.name, metric))
         for metric in (P95, MEAN)
     }
     cells = [
         row.name,
         part,
-        _seconds(found, DEFAULT.name, P95),
-        _seconds(found, _without(part), P95),
+        seconds_of(found, DEFAULT.name, P95),
+        seconds_of(found, _without(part), P95),
         f"{worse[P95]:+.1%}",
         f"{worse[MEAN]:+.1%}",
     ]
@@ -208,16 +155,16 @@ def _light_judged(row: Row, found: Found) -> list[Line]:
     as_tuned = _weighted(tuned(row.site).dials_of(WEIGHTED, row.load))
     lines: list[Line] = []
     for metric in (P95, MEAN):
-        best = _best(found, map(_weighted, EXPONENTS), metric)
-        ours = _values(found, DEFAULT.name, metric)
-        worse = change(ours, _values(found, as_tuned, metric))
+        best = best_of(found, map(_weighted, EXPONENTS), metric)
+        ours = values_of(found, DEFAULT.name, metric)
+        worse = change(ours, values_of(found, as_tuned, metric))
         cells = [
             row.name,
             METRICS[metric].title,
-            f"{_seconds(found, as_tuned, metric)} ({_power_of(as_tuned)})",
-            _seconds(found, DEFAULT.name, metric),
+            f"{seconds_of(found, as_tuned, metric)} ({_power_of(as_tuned)})",
+            seconds_of(found, DEFAULT.name, metric),
             f"{worse:+.1%}",
-            f"{_power_of(best)}: {change(ours, _values(found, best, metric)):+.1%}",
+            f"{_power_of(best)}: {change(ours, values_of(found, best, metric)):+.1%}",
         ]
         lines.append(Line(cells, at_most(worse, LIGHT_MOST)))
     return lines
@@ -248,10 +195,10 @@ def _metrics_judged(row: Row, found: Found) -> list[Line]:
     lines: list[Line] = []
     for lie in LIES:
         worse = {
-            metric: change(_values(found, _lied_to(lie), metric), _values(found, DEFAULT.name, metric))
+            metric: change(values_of(found, _lied_to(lie), metric), values_of(found, DEFAULT.name, metric))
             for metric in (P95, MEAN)
         }
-        right, wrong = (_seconds(found, name, P95) for name in (DEFAULT.name, _lied_to(lie)))
+        right, wrong = (seconds_of(found, name, P95) for name in (DEFAULT.name, _lied_to(lie)))
         cells = [row.name, lie, right, wrong, f"{worse[P95]:+.1%}", f"{worse[MEAN]:+.1%}"]
         lines.append(Line(cells, at_most(worse[P95], LIES_MOST)))
     return lines
@@ -270,37 +217,4 @@ the memory, or four times as much.""",
 )
 
 
-# -- a fleet that changes ------------------------------------------------------------------------------------
-
-
-def _change(row: Row, who: str, seed: int) -> Change:
-    return Change(row=row, seed=seed, rate=rate_of(row), backend=SLOWED, factor=FACTOR, who=who)
-
-
-def _change_judged(row: Row, found: Found) -> list[Line]:
-    knew = _best(found, WHO_KNEW, P95)
-    learns, best = _values(found, "learns", P95), _values(found, knew, P95)
-    worse = change(learns, best)
-    shown = {who: _seconds(found, who, P95) for who in TOLD}
-    shown[knew] = f"**{shown[knew]}**"
-    deaf = f"{shown['never hears']}: {change(_values(found, 'never hears', P95), best):+.1%}"
-    cells = [row.name, *(shown[who] for who in WHO_KNEW), shown["learns"], f"{worse:+.1%}", deaf]
-    return [Line(cells, at_most(worse, CHANGE_MOST))]
-
-
-CHANGE = Claim(
-    name="change",
-    says=f"When {SLOWED} becomes half as fast in mid-run, P95 of calls {FIRST} to {LAST:,} after that is at most "
-    f"{CHANGE_MOST:.0%} above what it is when the policy knows at once.",
-    notes="""P95 latency of calls in seconds, of those made since the change, in order. Calls in flight go on, at
-half the speed. Who knew has, from that moment on, what would have been learned of an engine that always was half as
-fast: one goes on learning from there, the other does not; the better one, in bold, is what agentsched is held
-against. The last column is information: who never hears of the change and keeps to what was learned before, beside
-the better one. Where that is within the bar too, the claim asks little.""",
-    rows=CHANGING,
-    head=("row", *WHO_KNEW, "agentsched", "change", "never hears"),
-    players=lambda row: {who: partial(_change, row, who) for who in TOLD},
-    judged=_change_judged,
-)
-
-CLAIMS = (GAP, PARTS, LIGHT_LOAD, METRICS_WRONG, CHANGE)
+CLAIMS = (GAP, PARTS, LIGHT_LOAD, METRICS_WRONG, CHANGE, IDLE)

@@ -171,8 +171,8 @@ class BackendRow:
             attempt.held_tokens += more
             self.held_tokens += more
 
-    def first_token(self, now: float, attempt: AttemptRow, tokens: int, connect_s: float) -> None:
-        """Note that the prompt has been read, and learn how fast."""
+    def first_token(self, now: float, attempt: AttemptRow, tokens: int, connect_s: float) -> bool:
+        """Note that the prompt has been read, learn how fast, and return whether that means more room."""
         self._pass(now)
         self.unread_tokens -= attempt.unread_tokens
         self.read_tokens += attempt.unread_tokens
@@ -182,10 +182,12 @@ class BackendRow:
         attempt.first_read = self.read_tokens
         read, took_s = attempt.unread_ahead + attempt.unread_tokens, now - attempt.started_at - connect_s
         expected_s = self.speed.expected_first_s(read)
+        before = self.budget.tokens
         if expected_s is not None and not self.heard.tells(now):
             late = is_late(expected_s, took_s)
             self.budget.first_token(now, attempt.started_at, self.held_tokens, late=late)
         self.speed.observe_prefill(read, took_s)
+        return self.budget.tokens > before
 
     def finished(self, now: float, attempt: AttemptRow, usage: Usage, *, learn: bool) -> int:
         """Settle the token limit, learn the speed, and return how many tokens were written."""

@@ -160,15 +160,15 @@ class Engine:
             self._enqueue(row)
 
     def _progressed(self, event: Progressed) -> None:
-        attempt = self.attempts.get(event.attempt_id)
-        if attempt is None:
+        if (attempt := self.attempts.get(event.attempt_id)) is None:
             return
-        attempt.backend.progressed(attempt, event.output_tokens)
+        backend = attempt.backend
+        backend.progressed(attempt, event.output_tokens)
         if event.output_tokens == 0:
             self._note(attempt.request_id, "connected", connect_s=event.connect_s)
         elif attempt.first_at is None:
-            backend = attempt.backend
-            backend.first_token(self.now, attempt, event.output_tokens, event.connect_s)
+            grown = backend.first_token(self.now, attempt, event.output_tokens, event.connect_s)
+            self._waiting.changed |= grown
             if backend.heard.look_due(self.now, len(backend.running)):
                 self.commands.append(LookAt(backend.name))
             self._note(attempt.request_id, "first token", connect_s=event.connect_s)
