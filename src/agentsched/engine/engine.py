@@ -231,10 +231,10 @@ class Engine:
         moved: list[RequestRow] = []
         for attempt in () if event.drain else tuple(backend.running.values()):
             row = self.requests[attempt.request_id]
-            row.last_failure = removal(seen=attempt.id in event.seen)
+            row.removed(failure := removal(seen=attempt.id in event.seen))
             self._note(row.request.id, "attempt failed", backend=backend.name, why=str(FailureKind.REMOVED))
             self._stop(row)
-            if row.last_failure.elsewhere:
+            if failure.elsewhere:
                 row.keep(row.kept + attempt.tokens)
                 moved.append(row)
             else:

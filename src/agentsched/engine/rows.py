@@ -58,6 +58,10 @@ class RequestRow:
         elif backend is not None:
             self.tried = (*self.tried, backend)
 
+    def removed(self, failure: Failure) -> None:
+        """Note that its backend was taken away, which is not one of its tries."""
+        self.last_failure, self.failed_at = failure, self.last_backend
+
     def keep(self, tokens: int) -> None:
         """Count on so many tokens of the answer: they are to be read, not written; and its caller waits in the middle
         of it, so that it goes before those who have not begun."""

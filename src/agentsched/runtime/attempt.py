@@ -25,6 +25,9 @@ READER_S = 60.0
 _UNABLE = (FailureKind.INVALID, FailureKind.UNABLE)
 """How a backend fails that does not go on with an answer: it refuses to, or does not stream."""
 
+_UNREACHED = (FailureKind.REFUSED, FailureKind.BROKEN, FailureKind.UNSENDABLE)
+"""How a question fails at a backend that the call would not reach either."""
+
 
 class Attempt:
     """Runs an exchange and reports to the engine. It is the exchange's sink.
@@ -64,9 +67,10 @@ class Attempt:
     def abort(self) -> None:
         """Stop and close the connection; call it on the caller's loop."""
         self._aborted = True
-        text = self._exchange.partial_text if self._exchange is not None else ""
-        self._call.last = Ended(Failure(kind=FailureKind.REMOVED), None, text)
-        self._call.partial = self.partial
+        call = self._call
+        call.last = Ended(Failure(kind=FailureKind.REMOVED), None, self._text)
+        # what came of a stream since it was stopped from another thread may not have been seen: it is no beginning
+        call.partial = self.partial if call.delivered or not call.incoming.stream else None
         if self._task is not None:
             self._task.cancel()
 
@@ -74,6 +78,13 @@ class Attempt:
     def partial(self) -> Partial | None:
         """What has come of the answer, if another backend may go on from there."""
         return self._exchange.partial if self._exchange is not None else self._call.partial
+
+    @property
+    def _text(self) -> str:
+        """What has come, whether or not another backend may go on from there."""
+        if self._exchange is not None:
+            return self._exchange.partial_text
+        return self._call.partial.text if self._call.partial is not None else ""
 
     def late(self) -> None:
         """The rest of an answer that has its finish reason does not come."""
@@ -86,29 +97,28 @@ class Attempt:
             begun = await self._begun_elsewhere(row)
             ended = await self._try(row, begun)
             if begun is not None and ended is not None and ended.failure.kind in _UNABLE:
-                ended = await self._unable(row, begun[0], ended)
+                ended = await self._unable(row, ended)
         except asyncio.CancelledError:
             if self._aborted or self._finished:
                 raise
             if cancelled():
-                self._failed(Ended(Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered)))
+                failure = Failure(kind=FailureKind.OWNER_GONE, delivered=call.delivered)
+                self._failed(Ended(failure, None, self._text))
                 raise
             detail = "the transport gave up by itself (CancelledError)"
-            failure = Failure(kind=FailureKind.BROKEN, delivered=call.delivered, detail=detail)
-            self._failed(Ended(failure))
+            self._failed(self._broken_off(FailureKind.BROKEN, detail))
             return
         except Broken as error:
-            self._failed(self._not_asked(error.kind, error.detail))
+            self._failed(self._broken_off(error.kind, error.detail))
             return
         except UsageError as error:
-            self._failed(Ended(Failure(kind=FailureKind.UNSENDABLE, detail=str(error))))
+            self._failed(self._broken_off(FailureKind.UNSENDABLE, str(error)))
             return
         except GeneratorExit:
             raise  # its loop was closed under it
         except BaseException as error:
             if not self._finished:
-                failure = Failure(kind=FailureKind.PROTOCOL, delivered=call.delivered, detail=repr(error))
-                self._failed(Ended(failure))
+                self._failed(self._broken_off(FailureKind.PROTOCOL, repr(error)))
             raise
         finally:
             row.ending.pop(self, None)
@@ -140,12 +150,19 @@ class Attempt:
         call = self._call
         partial, call.partial = call.partial, None
         if partial is None:
+            if call.delivered:  # it was stopped from another thread, and went on until it heard of that
+                raise Broken(FailureKind.UNABLE, "nobody can go on with what the caller has seen")
             return None
         if not partial.text or (partial.tokens < LEAST_KEPT and not call.delivered):
             return (partial, Way.ANEW) if call.delivered else None
         call.partial = partial
         exact = self._driver.addressing.exact(self.backend.name)
-        way = await self._driver.abilities.way(row, self.backend, call.incoming, partial, exact=exact)
+        try:
+            way = await self._driver.abilities.way(row, self.backend, call.incoming, partial, exact=exact)
+        except Broken as error:
+            if call.delivered or error.kind in _UNREACHED:
+                raise
+            way = None  # what it makes of the question does not tell what it makes of the call
         if way is not None:
             return partial, way
         if call.delivered:
@@ -153,22 +170,22 @@ class Attempt:
         call.partial = None
         return None
 
-    async def _unable(self, row: LoopRow, partial: Partial, ended: Ended) -> Ended | None:
+    async def _unable(self, row: LoopRow, ended: Ended) -> Ended | None:
         """Begin anew, if the caller has seen nothing, where a backend did not go on as it should have been able to."""
         self._driver.abilities.forget(self.backend.name)
         self._exchange = None
         if self._call.delivered:
-            self._call.partial = partial
-            return self._not_asked(FailureKind.UNABLE, ended.failure.detail)
+            self._call.partial = ended.partial
+            return self._broken_off(FailureKind.UNABLE, ended.failure.detail)
         self._call.partial = None
         return await self._try(row, None)
 
-    def _not_asked(self, kind: FailureKind, detail: str) -> Ended:
-        """Return the failure of a backend that did not come to go on with what there is."""
-        call, partial = self._call, self._call.partial
+    def _broken_off(self, kind: FailureKind, detail: str) -> Ended:
+        """Return the failure of an attempt that ended before its exchange did; what there is is kept."""
+        partial = self.partial
         kept = partial.tokens if partial is not None else None
-        failure = Failure(kind=kind, delivered=call.delivered, kept_tokens=kept, detail=detail)
-        return Ended(failure, None, partial.text if partial is not None else "", partial)
+        failure = Failure(kind=kind, delivered=self._call.delivered, kept_tokens=kept, detail=detail)
+        return Ended(failure, None, self._text, partial)
 
     def _failed(self, ended: Ended) -> None:
         call, failure, driver = self._call, ended.failure, self._driver
@@ -194,10 +211,12 @@ class Attempt:
         with (
             self._driver.lock
         ):  # from another thread it may be stopped and begun anew elsewhere, unless this is seen
-            self._begun = self._driver.knows(self._id)
-            if self._begun:
+            known = self._driver.knows(self._id)
+            if known:
                 self._driver.addressing.learn(self.backend.name, head, answer)
                 self._call.begin(head, self.backend.name)
+            # one that goes on with what was seen does so until it hears that it was stopped: what comes is kept
+            self._begun = known or (self._call.delivered and not self._aborted)
 
     def tells(self, event: Mapping[str, Any]) -> None:
         self._driver.addressing.learn(self.backend.name, None, event)

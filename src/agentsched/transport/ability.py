@@ -9,7 +9,7 @@ from agentsched.transport.gist import ChoicesGist
 from agentsched.transport.incoming import Kind
 from agentsched.transport.jsontext import dumps, loads
 from agentsched.transport.partial import Way
-from agentsched.transport.refusal import Broken, raised
+from agentsched.transport.refusal import Broken, in_band, raised
 from agentsched.transport.sse import Decoder
 from agentsched.transport.stack import Stack
 
@@ -83,8 +83,8 @@ async def _say(stack: Stack, transport: Any, backend: Backend, fields: dict[str,
     return _text(answer or b"")
 
 
-def _text(events: bytes) -> str:
-    """Return the text of a streamed answer.
+def _text(events: bytes) -> str | None:
+    """Return the text of a streamed answer; None if it says that the question was refused.
 
     Raises:
         Broken: if it is none.
@@ -93,7 +93,10 @@ def _text(events: bytes) -> str:
     try:
         for _, data in Decoder().feed(events):
             if data and not data.startswith(b"[DONE]"):
-                gist.take(loads(data))
+                payload: Any = loads(data)
+                if payload.get("error") and in_band(payload, None).kind is FailureKind.INVALID:
+                    return None
+                gist.take(payload)
     except (ValueError, TypeError, AttributeError):
         raise Broken(FailureKind.PROTOCOL, "what it says is no stream of events") from None
     if not gist.done:

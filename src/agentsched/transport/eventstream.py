@@ -77,10 +77,10 @@ class EventStream:
         self._latest: Mapping[str, Any] = {}
         self._first = begun[0].event if begun is not None else None
         self._ids = self._ids_of(begun)
-        self._kept = self._rest.kept if self._rest is not None else 0
         self._untouched = self._as_it_comes = self._rest is None and self._ids is None
-        self._report_at = self._kept + 1
         self.gist = begun[0].gist if begun is not None else _gist(incoming)
+        self._before = self.gist.tokens
+        self._report_at = self._before + 1
 
     @property
     def partial(self) -> Partial | None:
@@ -102,6 +102,8 @@ class EventStream:
             return None
         if begun is None or begun[1] is Way.ANEW:
             return TokenIds(self._outgoing.served)
+        if begun[0].ids is not None:
+            begun[0].ids.go_on()
         return begun[0].ids
 
     async def follow(self, chunks: AsyncIterator[bytes]) -> None:
@@ -222,7 +224,7 @@ class EventStream:
             raise Broken(FailureKind.PROTOCOL, "an event is not an object")
         if payload.get("error") or payload.get("type") == "error":
             raise in_band(payload, self._model)
-        self._latest = payload
+        self._latest = payload if self._rest is None else {**payload}
         if self._first is None:
             self._first = {**payload}
             renamed(self._first, self._outgoing.model_back)
@@ -253,7 +255,7 @@ class EventStream:
         tokens = gist.tokens
         if tokens >= due:
             self._report_at = tokens + PROGRESS_TOKENS
-            self._sink.progressed(tokens - self._kept, self._connect_s)
+            self._sink.progressed(tokens - self._before, self._connect_s)
 
     def _show(self, shown: bytes) -> None:
         if not self._begun:
@@ -286,15 +288,15 @@ class EventStream:
             content = dumps(whole)
             if whole.get("status") == "failed":
                 raise failed(head, whole, content)
-            self._sink.begin(head, whole)
+            self._sink.begin(head, whole if self._rest is None else self._latest)
             self._sink.put(content)
         else:
             self._sink.tells(self._latest)
         if self._rest is None:
             self._sink.finished(self.gist.counted())
         else:
-            usage = counted(self._rest.usage, self.gist.tokens - self._kept)
-            self._sink.finished(usage, kept_tokens=self._kept)
+            usage = counted(self._rest.usage, max(self.gist.tokens - self._before, 0))
+            self._sink.finished(usage, kept_tokens=self._rest.kept)
 
 
 def _gist(incoming: Incoming) -> Gist:

@@ -229,8 +229,8 @@ class Exchange:
 
     def _without_priority(self, broken: Broken) -> bool:
         """Go without the priority that was added, where that may be what was refused; return whether it may be."""
-        refused = not self._sink.delivered and may_refuse_priority(broken.refusal)
-        if not (self._outgoing.priority and refused):
+        unseen = self._events is None or not self._sink.delivered  # what others had said was seen anyway
+        if not (self._outgoing.priority and unseen and may_refuse_priority(broken.refusal)):
             return False
         self._outgoing, self._events = without_priority(self._outgoing), None
         self._refused_priority = self._without_key(broken.detail)[:MAX_DETAIL_CHARS]

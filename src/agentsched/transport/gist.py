@@ -142,7 +142,8 @@ class ChoicesGist:
     @property
     def plain(self) -> bool:
         """Whether it is text alone so far, and has not ended."""
-        return self._text_alone and not any(answer.ended for answer in self._answers.values())
+        answers = list(self._answers.values())  # another thread may look while they come
+        return self._text_alone and not any(answer.ended for answer in answers)
 
     @property
     def tokens(self) -> int:

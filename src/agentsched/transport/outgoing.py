@@ -11,7 +11,7 @@ from agentsched.transport.head import Head, header
 from agentsched.transport.incoming import Incoming, Kind
 from agentsched.transport.jsontext import dumps
 from agentsched.transport.metrics import ASKED_BY
-from agentsched.transport.partial import extendable, goes_on_by_ids
+from agentsched.transport.partial import goes_on_by_ids, may_go_on_by_ids
 from agentsched.transport.priority import FIELD, Priorities
 from agentsched.transport.splice import with_fields
 from agentsched.transport.stack import Stack
@@ -110,7 +110,7 @@ class Addressing:
             added["stream"] = b"true"
         if streamed and incoming.kind is not Kind.RESPONSE and not incoming.wants_usage:
             added["stream_options"] = _asking_for_usage(incoming.body.get("stream_options"))
-        ids = self.exact(backend.name) and (goes_on_by_ids(incoming) if rest else extendable(incoming))
+        ids = self.exact(backend.name) and (goes_on_by_ids if rest else may_go_on_by_ids)(incoming)
         if ids:
             added["return_token_ids"] = b"true"
         model = incoming.model

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, cast
 
 from agentsched.model.value import record
@@ -20,6 +21,19 @@ _FIELDS = frozenset(
 a form that its rest has not, such as `tools`, `response_format` and `logprobs`."""
 
 _OF_A_CHAT = frozenset(("messages", "chat_template_kwargs"))
+
+_AS_USUAL: Mapping[str, Any] = MappingProxyType(
+    {
+        "n": 1,
+        "best_of": 1,
+        "logprobs": False,
+        "echo": False,
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+    }
+)
+"""What other fields may hold as well, and null: as if they were not there."""
 
 _CAPS = ("max_tokens", "max_completion_tokens")
 
@@ -64,8 +78,10 @@ class Partial:
 
 def extendable(incoming: Incoming) -> bool:
     """Whether there is a way to go on with an answer to this call that is text alone so far."""
-    body = incoming.body
+    body = _telling(incoming)
     if incoming.several or not _FIELDS.issuperset(body):
+        return False
+    if any(type(body.get(cap, 1)) is not int for cap in _CAPS):
         return False
     if incoming.kind is Kind.CHAT:
         messages: Any = body.get("messages")
@@ -74,6 +90,14 @@ def extendable(incoming: Incoming) -> bool:
     # without a cap some servers write 16 tokens, and others to their end: how many are left is not known then
     capped = incoming.max_tokens is not None
     return incoming.kind is Kind.COMPLETION and isinstance(body.get("prompt"), str) and capped
+
+
+def may_go_on_by_ids(incoming: Incoming) -> bool:
+    """Whether an answer to this call may be gone on with after the ids of its tokens.
+
+    Where a stop may begin in it, vLLM holds back text whose ids it has told.
+    """
+    return not incoming.body.get("stop") and extendable(incoming)
 
 
 def goes_on_by_ids(incoming: Incoming) -> bool:
@@ -89,19 +113,19 @@ def rest_of(incoming: Incoming, partial: Partial, way: Way, *, window: int = 0) 
     """
     if way is Way.ANEW:
         return incoming
-    body = {**incoming.body}
+    body = _telling(incoming)
     for cap in _CAPS:
-        if isinstance(body.get(cap), int):
+        if body.get(cap, 0) > 0:  # llama.cpp takes a negative one for none
             body[cap] = max(body[cap] - partial.tokens, 1)
-    if isinstance(body.get("min_tokens"), int):
+    if type(body.get("min_tokens")) is int:
         body["min_tokens"] = max(body["min_tokens"] - partial.tokens, 0)
     kind = incoming.kind
     if way is Way.IDS:
         assert partial.ids is not None
         prompt = [*partial.ids.prompt, *partial.ids.written]
-        cap = body.pop("max_completion_tokens", None) or body.get("max_tokens") or window - len(prompt)
+        cap = max(body.pop("max_completion_tokens", 0), 0) or max(body.get("max_tokens", 0), 0)
         body = {name: part for name, part in body.items() if name not in _OF_A_CHAT}
-        body |= {"prompt": prompt, "max_tokens": max(cap, 1)}
+        body |= {"prompt": prompt, "max_tokens": cap or max(window - len(prompt), 1)}
         kind = Kind.COMPLETION
     elif way is Way.PROMPT:
         body["prompt"] += partial.text
@@ -110,3 +134,13 @@ def rest_of(incoming: Incoming, partial: Partial, way: Way, *, window: int = 0) 
         body |= {"add_generation_prompt": False, "continue_final_message": True}
     path = str(kind) + incoming.path.removeprefix(incoming.kind)
     return replace(incoming, kind=kind, path=path, content=dumps(body), body=body)
+
+
+def _telling(incoming: Incoming) -> dict[str, Any]:
+    """Return the fields of the body that say something."""
+    usual = _AS_USUAL
+    return {
+        name: value
+        for name, value in incoming.body.items()
+        if value is not None and (value != usual.get(name) or type(value) is not type(usual[name]))
+    }

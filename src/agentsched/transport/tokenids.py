@@ -10,6 +10,8 @@ class TokenIds:
         model: which they are ids of, as its servers call it.
 
     Attributes:
+        written: those of the text that has come. Not those that brought none after it: the beginning of a character,
+            whose text would be missing if the rest came after them.
         known: whether they are all there.
     """
 
@@ -18,6 +20,7 @@ class TokenIds:
         self.prompt: list[int] = []
         self.written: list[int] = []
         self.known = True
+        self._silent: list[int] = []
 
     def take_out(self, payload: dict[str, Any]) -> None:
         """Take the ids out of an event of the only answer: vLLM has nulls there where nobody asks for them."""
@@ -26,6 +29,10 @@ class TokenIds:
         for choice in cast("list[Any]", choices) if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._take(cast("dict[str, Any]", choice), prompt)
+
+    def go_on(self) -> None:
+        """Take those of another backend, which goes on after what is written."""
+        self._silent.clear()
 
     def _take(self, choice: dict[str, Any], prompt: Any) -> None:
         of_choice = _taken(choice, "prompt_token_ids")
@@ -37,7 +44,10 @@ class TokenIds:
         said = cast("dict[str, Any]", delta) if isinstance(delta, dict) else {}
         text = said.get("content") or said.get("text")
         if _are_ids(written):
-            self.written += written
+            self._silent += written
+            if text:
+                self.written += self._silent
+                self._silent.clear()
         elif text:
             self.known = False
         self.known = self.known and bool(self.prompt)
