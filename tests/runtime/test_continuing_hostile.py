@@ -360,3 +360,19 @@ def test_what_turns_out_not_to_be_gone_on_with_is_not_said_twice(last: dict[str,
     error = stage.say()
     assert str(error).startswith("a: removed from the fleet")
     assert error.partial_text == "".join(WORDS)
+
+
+def test_two_backends_may_be_removed_before_the_loop_hears_of_it() -> None:
+    async def both() -> None:
+        for name in ("a", "b"):
+            await removing(lambda: stage, name)()
+
+    first = events(delta("", role="assistant"), *map(delta, WORDS), both, delta("more "), 100.0)
+    stage = Stage(a=first, b=Asked(), c=Asked())
+    assert text_of(stage.say()) == "".join(WORDS) + "more the end"
+
+
+def test_what_breaks_after_a_removal_is_kept_as_well() -> None:
+    broken = events(removing(lambda: stage, "a"), *map(delta, WORDS), httpx2.ReadError("gone"), done=False)
+    stage = Stage(a=events(delta("So ", role="assistant"), *broken.pieces), b=Asked())
+    assert text_of(stage.say()) == "So " + TEXT

@@ -45,6 +45,7 @@ class Attempt:
         self.backend = backend
         self._task: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None
+        self._ended: Ended | None = None
         self._aborted = False
         self._begun = False
         self._finished = False
@@ -77,11 +78,20 @@ class Attempt:
     @property
     def partial(self) -> Partial | None:
         """What has come of the answer, if another backend may go on from there."""
+        if self._ended is not None:
+            return self._ended.partial
         return self._exchange.partial if self._exchange is not None else self._call.partial
+
+    @property
+    def lost(self) -> bool:
+        """Whether its caller has seen what nobody can go on with; of one that has yet to ask that is not known."""
+        return self._call.delivered and self._exchange is not None and self.partial is None
 
     @property
     def _text(self) -> str:
         """What has come, whether or not another backend may go on from there."""
+        if self._ended is not None:
+            return self._ended.partial_text
         if self._exchange is not None:
             return self._exchange.partial_text
         return self._call.partial.text if self._call.partial is not None else ""
@@ -191,6 +201,7 @@ class Attempt:
         call, failure, driver = self._call, ended.failure, self._driver
         with driver.lock:
             if not driver.knows(self._id):
+                self._ended = ended  # it was stopped from another thread, and is yet to hear of that
                 return
             if failure.kind is not FailureKind.UNABLE or call.last is None:
                 call.last = ended

@@ -148,8 +148,8 @@ class Driver:
         """Return the attempts at a backend that nobody can go on with, or begin anew unseen; the lock is held."""
         return tuple(
             id_
-            for id_, (attempt, call) in self._attempts.items()
-            if attempt.backend.name == backend and call.delivered and attempt.partial is None
+            for id_, (attempt, _) in self._attempts.items()
+            if attempt.backend.name == backend and attempt.lost
         )
 
     def let_change(self) -> None:
