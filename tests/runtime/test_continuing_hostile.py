@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentsched import Backend, BackendError, Scheduler
+from agentsched import Backend, BackendError, Limits, Scheduler
 from agentsched.engine.events import Finished
 from agentsched.testing import VirtualClock
 from agentsched.transport.ability import BEGUN
@@ -376,3 +376,13 @@ def test_what_breaks_after_a_removal_is_kept_as_well() -> None:
     broken = events(removing(lambda: stage, "a"), *map(delta, WORDS), httpx2.ReadError("gone"), done=False)
     stage = Stage(a=events(delta("So ", role="assistant"), *broken.pieces), b=Asked())
     assert text_of(stage.say()) == "So " + TEXT
+
+
+# -- how long it may take -------------------------------------------------------------------------------
+
+
+def test_a_rest_that_does_not_begin_is_given_up() -> None:
+    silent = Asked(rest=events(delta("", role="assistant"), 1e6))
+    stage = Stage(limits={"limits": Limits(first_token_s=5.0)}, a=BROKEN, b=silent, c=Asked())
+    assert text_of(stage.say()) == TEXT
+    assert stage.clock() < 10

@@ -63,7 +63,27 @@ async def left(rig: Rig) -> None:
     assert await after_turns(task, 40)
 
 
-CALLS = (whole, streamed, not_streamable, failing_over, failing, refused, left)
+async def going_on(rig: Rig) -> None:
+    rig["fake-1"].fail(faults.Cut(after_events=20))
+    await rig.say(40)
+
+
+async def going_on_streamed(rig: Rig) -> None:
+    rig["fake-1"].fail(faults.Cut(after_events=20))
+    async for _ in await rig.say(40, stream=True):
+        pass
+
+
+async def not_going_on(rig: Rig) -> None:
+    rig["fake-2"].goes_on = "refuses"
+    with suppress(BackendUnavailable):
+        await going_on_streamed(rig)
+
+
+CALLS = (
+    *(whole, streamed, not_streamable, failing_over, failing, refused, left),
+    *(going_on, going_on_streamed, not_going_on),
+)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -79,7 +79,7 @@ class EventStream:
         self._ids = self._ids_of(begun)
         self._untouched = self._as_it_comes = self._rest is None and self._ids is None
         self.gist = begun[0].gist if begun is not None else _gist(incoming)
-        self._before = self.gist.tokens
+        self._before, self._said_before = self.gist.tokens, self.gist.said
         self._report_at = self._before + 1
 
     @property
@@ -182,13 +182,13 @@ class EventStream:
             if gist.pieces >= self._report_at or gist.chars >= self._report_at * CHARS_PER_TOKEN:
                 self._report()
             if patience is not None:
-                patience.heard(said=gist.said > 0)
+                patience.heard(said=gist.said > self._said_before)
             return False
         for whole, data in self._decoder.feed(chunk):
             if self._event(whole, data):
                 return True
             if patience is not None and data:
-                patience.heard(said=gist.said > 0)
+                patience.heard(said=gist.said > self._said_before)
             if whole is chunk and gist.piece is not None and self._untouched:
                 refrain.learn(chunk, gist.piece)
         if gist.piece is None or not self._decoder.idle:
