@@ -78,8 +78,10 @@ def sized(factor: float) -> Lie:
     return lie
 
 
+NOTHING = "no metrics"
+
 LIES: Mapping[str, Callable[[], Lie]] = {
-    "no metrics": lambda: silent,
+    NOTHING: lambda: silent,
     "frozen metrics": Frozen,
     "idle metrics": lambda: idle,
     "full metrics": lambda: full,

@@ -162,13 +162,17 @@ def test_a_light_load_is_held_against_the_dials_as_they_were_tuned() -> None:
 
 def test_lies_are_held_against_the_truth() -> None:
     p95s = {
-        "agentsched, no metrics": [10.6, 10.6],
+        "agentsched, no metrics": [20.0, 20.0],
+        "agentsched, frozen metrics": [10.6, 10.6],
         "agentsched, full metrics": [10.4, 10.5],
         "else": [10.0, 10.0],
     }
     lines = judged(METRICS_WRONG, METRICS_WRONG.rows[0], p95s)
-    assert [line.cells[1] for line in lines if str(line.verdict) == "missed"] == ["no metrics"]
+    assert [line.cells[1] for line in lines if str(line.verdict) == "missed"] == ["frozen metrics"]
     assert len(lines) == len(LIES)
+    silence, frozen, *_ = lines
+    assert (silence.cells[4].split()[0], silence.cells[-1], silence.verdict) == ("+100.0%", "", None)
+    assert frozen.cells[-1] == "-47.0% (-47.0% to -47.0%)"
 
 
 def found_of_changes(lost: float = 0.0, **p95s: Sequence[float]) -> dict[str, list[Figures]]:
@@ -239,7 +243,7 @@ def test_the_page_has_every_claim_with_its_verdicts(tmp_path: Path) -> None:
     text = write_gates(pool, range(2), path=path)  # type: ignore[arg-type]
     assert path.read_text() == text + "\n"
     for claim, held in zip(
-        CLAIMS, ("0 of 3", "0 of 8", "8 of 8", "12 of 12", "12 of 12", "6 of 6"), strict=True
+        CLAIMS, ("0 of 3", "0 of 8", "8 of 8", "10 of 10", "12 of 12", "6 of 6"), strict=True
     ):
         assert f"| {claim.name}: {claim.says} | {held} |" in text
         assert f"`python -m benchmarks.policy gates {claim.name}`" in text

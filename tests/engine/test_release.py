@@ -111,12 +111,26 @@ def test_late_first_tokens_cut_the_budget_to_what_was_held_and_timely_ones_let_i
 def test_who_fits_once_a_timely_first_token_has_made_room_starts_then() -> None:
     """And not when something else happens next."""
     bench = Bench(*fleet(a={}))
-    bench.engine.backends["a"].budget.tell(1_000)
+    bench.engine.backends["a"].budget.tokens = 900.0
     bench.submit("r1", 1.0, **SMALL)
     bench.progress(1, 1.1, 1)
     bench.submit("r2", 1.2, input_tokens=650, max_tokens=50)
     assert bench.submit("r3", 1.3, input_tokens=105, max_tokens=5) == []  # 910 of 900 tokens
     assert bench.progress(2, 1.5, 1) == [Start(3, "r3", "a")]
+
+
+def test_timely_first_tokens_say_nothing_against_a_size_that_was_told() -> None:
+    budget = Budget()
+    budget.tell(1_000)
+    budget.first_token(1.0, 0.0, 900.0, late=False)
+    assert budget.tokens == SHARE * 1_000
+    budget.first_token(3.0, 2.0, 900.0, late=True)
+    for at in range(4, 50):
+        budget.first_token(float(at), float(at), 900.0, late=False)
+    assert budget.tokens == SHARE * 1_000
+    budget.tokens = 3_000.0  # as its gauge said, as long as it was believed
+    budget.first_token(60.0, 59.0, 3_000.0, late=False)
+    assert budget.tokens == 3_000.0
 
 
 def test_an_engine_that_says_what_it_has_always_gets_a_part_of_it() -> None:

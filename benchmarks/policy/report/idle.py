@@ -41,8 +41,8 @@ over. In the first column of shares: of the time, in which a call waited at all.
 engine-seconds with something to do, for which the engine could have had one of the first calls of a lane: with nothing
 in it; with no call waiting there for its seat, a seat, and memory for the call's prompt and answer; and memory to write
 all that runs there to its end besides. With patience a call may wait for a much better engine than one that is idle:
-that is shown, not claimed, as is what room was left. It is not lost: an engine is aimed at nine tenths of its memory,
-and a fuller one is slower for all who are in it (ADR 0005).""",
+that is shown, not claimed, as is what room was left. To fill it gains nothing: an engine is aimed at nine tenths of its
+memory, and with more P95 is worse (ADR 0005).""",
     rows=rows(("text2sql", "mixed"), ("hetero1",), (0.85, 1.3, 2.0)),
     head=("row", "patience", "a call waited", "idle", "room", "room to the end"),
     players=_players,

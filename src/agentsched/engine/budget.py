@@ -15,7 +15,7 @@ LEAST = 0.25
 """Of an engine's memory that is given out whatever its gauge says and however late first tokens come."""
 
 GROWTH = 1.02
-"""Of a budget that is used, with every first token that comes in time."""
+"""Of a budget that is used, with every first token that comes in time; to `SHARE` of a memory that was told at most."""
 
 USED = 0.8
 """Share of a budget that is given out when the budget is said to be used."""
@@ -75,7 +75,8 @@ class Budget:
         """Take a first token of a call that started then, while so many tokens are committed."""
         if not late:
             if held >= USED * self.tokens:
-                self.tokens *= GROWTH
+                most = SHARE * self.told if self.told is not None else inf
+                self.tokens = max(self.tokens, min(GROWTH * self.tokens, most))
         elif started_at >= self._cut_at:  # what was released before the last cut tells nothing new
             self._cut_at = now
             self.tokens = max(SHARE * min(held, self.tokens), self._least)
