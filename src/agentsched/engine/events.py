@@ -4,11 +4,11 @@ Adding a kind is an architectural decision: it crosses every floor.
 """
 
 from agentsched.model import Backend, Failure, Query, Reason, Request, Signals, Usage
-from agentsched.model.value import value
+from agentsched.model.value import record, value
 from agentsched.predict import Learned
 
 
-@value
+@record
 class Submitted:
     """The app wants a call answered."""
 
@@ -25,7 +25,7 @@ class Cancelled:
     reason: Reason = Reason.CALLER_LEFT
 
 
-@value
+@record
 class Progressed:
     """An attempt has produced output.
 
@@ -40,7 +40,7 @@ class Progressed:
     connect_s: float = 0.0
 
 
-@value
+@record
 class Finished:
     """An attempt is complete: its room is free from here on.
 

@@ -81,9 +81,9 @@ class BatchServer:
                 continue
             if output.kind is Kind.FINISHED:
                 usage = Usage(self._inputs.pop(attempt_id), output.tokens, output.cached_tokens)
-                news.append(Finished(at=output.at, attempt_id=attempt_id, usage=usage))
+                news.append(Finished(output.at, attempt_id, usage))
             elif output.kind is Kind.FIRST_TOKEN or output.kind is Kind.PROGRESS:
-                news.append(Progressed(at=output.at, attempt_id=attempt_id, output_tokens=output.tokens))
+                news.append(Progressed(output.at, attempt_id, output.tokens))
         return news
 
     def signals(self) -> Signals | None:
@@ -197,7 +197,7 @@ class TimedServer:
             node = self._nodes.pop(attempt_id, None)
             if node is not None:
                 usage = Usage(node.input_tokens, node.output_tokens)
-                news.append(Finished(at=at, attempt_id=attempt_id, usage=usage, learn=False))
+                news.append(Finished(at, attempt_id, usage, learn=False))
         return news
 
     def signals(self) -> Signals | None:
