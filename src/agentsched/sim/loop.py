@@ -1,14 +1,15 @@
 """The virtual shell: the production engine driven by a heap of events, without tasks and without a clock."""
 
-import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 from math import inf
+from typing import Any
 
 from agentsched.engine import Engine, Journal
-from agentsched.engine.commands import Abort, Command, Forget, ListModels, LookAt, Resolve, Start, WakeAt
+from agentsched.engine.commands import Abort, Forget, ListModels, LookAt, Resolve, Start, WakeAt
 from agentsched.engine.events import (
     BackendJoined,
     BackendLeft,
@@ -17,7 +18,6 @@ from agentsched.engine.events import (
     Failed,
     Finished,
     ModelsListed,
-    Progressed,
     Signalled,
     Submitted,
     Woke,
@@ -78,16 +78,25 @@ class Loop:
         self._inbox: deque[Event] = deque()
         self._deciding = False
         self._stopped = False
+        self._acts: Mapping[type[Any], Callable[[Any], None]] = {
+            Start: self._start,
+            Resolve: self._resolve,
+            Abort: self._abort,
+            WakeAt: self._wake,
+            ListModels: self._list_models,
+            LookAt: self._look_at,
+            Forget: self._forget,
+        }
 
     def at(self, when: float, act: Act) -> None:
         """Have something done at a time; of equal times, what was asked for first comes first."""
         self._pushed += 1
-        heapq.heappush(self._heap, (when, self._pushed, act))
+        heappush(self._heap, (when, self._pushed, act))
 
     def submit(self, request: Request, node: Node) -> None:
         """Make a call now."""
         self._nodes[request.id] = node
-        self.feed(Submitted(at=self.now, request=request))
+        self.feed(Submitted(self.now, request))
 
     def cancel(self, request_id: str) -> None:
         """Leave a call now; nothing happens if it has ended."""
@@ -119,7 +128,7 @@ class Loop:
         heap = self._heap
         self._stopped = False
         while heap and heap[0][0] <= until and not self._stopped:
-            self.now, _, act = heapq.heappop(heap)
+            self.now, _, act = heappop(heap)
             act(self.now)
         if until < inf and not self._stopped:
             self.now = max(self.now, until)
@@ -130,49 +139,57 @@ class Loop:
 
     def feed(self, event: Event) -> None:
         """Let the engine handle an event, and do what it commands; what comes of that is handled next."""
-        self._inbox.append(event)
         if self._deciding:
+            self._inbox.append(event)
             return
         self._deciding = True
+        acts, inbox = self._acts, self._inbox
         try:
-            while self._inbox:
-                commands = self.engine.handle(self._inbox.popleft())
+            while True:
+                commands = self.engine.handle(event)
                 if self._journal is not None:
                     self._journal.decided(commands)
                 for command in commands:
-                    self._obey(command)
+                    acts[type(command)](command)
+                if not inbox:
+                    break
+                event = inbox.popleft()
         finally:
             self._deciding = False
 
-    def _obey(self, command: Command) -> None:
-        match command:
-            case Start():
-                row = self._rows[command.backend]
-                self._running[command.attempt_id] = row, command.request_id
-                if self._on_start is not None:
-                    self._on_start(self.now, command)
-                row.server.start(self.now, command.attempt_id, self._nodes[command.request_id])
-                self._arm(row)
-            case Resolve():
-                del self._nodes[command.request_id]
-                if self._kept:
-                    self._kept.pop(command.request_id, None)
-                if self._on_end is not None:
-                    self._on_end(self.now, command)
-            case Abort():
-                row, request_id = self._running.pop(command.attempt_id)
-                self._keep(request_id, row.server.abort(self.now, command.attempt_id))
-                self._arm(row)
-            case WakeAt():
-                self.at(command.at, self._woke)
-            case ListModels():
-                models = tuple(self._rows[command.backend].backend.models or ()) or None
-                self._inbox.append(ModelsListed(at=self.now, backend=command.backend, models=models))
-            case LookAt(backend):
-                signals = self._rows[backend].server.signals()
-                self._inbox.append(Signalled(at=self.now, backend=backend, signals=signals))
-            case Forget():
-                pass  # another one of that name may be in its row already
+    def _start(self, start: Start) -> None:
+        row = self._rows[start.backend]
+        self._running[start.attempt_id] = row, start.request_id
+        if self._on_start is not None:
+            self._on_start(self.now, start)
+        row.server.start(self.now, start.attempt_id, self._nodes[start.request_id])
+        self._arm(row)
+
+    def _resolve(self, end: Resolve) -> None:
+        del self._nodes[end.request_id]
+        if self._kept:
+            self._kept.pop(end.request_id, None)
+        if self._on_end is not None:
+            self._on_end(self.now, end)
+
+    def _abort(self, abort: Abort) -> None:
+        row, request_id = self._running.pop(abort.attempt_id)
+        self._keep(request_id, row.server.abort(self.now, abort.attempt_id))
+        self._arm(row)
+
+    def _wake(self, wake: WakeAt) -> None:
+        self.at(wake.at, self._woke)
+
+    def _list_models(self, question: ListModels) -> None:
+        models = tuple(self._rows[question.backend].backend.models or ()) or None
+        self._inbox.append(ModelsListed(at=self.now, backend=question.backend, models=models))
+
+    def _look_at(self, question: LookAt) -> None:
+        signals = self._rows[question.backend].server.signals()
+        self._inbox.append(Signalled(at=self.now, backend=question.backend, signals=signals))
+
+    def _forget(self, _: Forget) -> None:
+        """Do nothing: another one of that name may be in its row already."""
 
     def _keep(self, request_id: str, written: int) -> None:
         """Keep what was written of an answer, as the runtime does, if it is worth it."""
@@ -197,7 +214,7 @@ class Loop:
         if due != row.due:
             row.due = due
             if due is not None:
-                self.at(max(due, self.now), row.fetch)
+                self.at(due if due > self.now else self.now, row.fetch)  # noqa: FURB136 - each call comes by
 
     def _fetch(self, row: "_Row", now: float) -> None:
         if row.due is None or row.due > now:
@@ -207,12 +224,15 @@ class Loop:
         for news in row.server.advance(now):
             found = running.get(news.attempt_id)
             if found is not None and found[0] is row:
-                if not isinstance(news, Progressed):
+                if type(news) is Finished:
                     del running[news.attempt_id]
-                if isinstance(news, Failed) and news.failure.kept_tokens:
-                    self.feed(self._broken(news, found[1]))
-                elif self._kept and isinstance(news, Finished):
-                    self.feed(replace(news, kept_tokens=self._kept.get(found[1], 0)))
+                    if self._kept:
+                        self.feed(replace(news, kept_tokens=self._kept.get(found[1], 0)))
+                    else:
+                        self.feed(news)
+                elif type(news) is Failed:
+                    del running[news.attempt_id]
+                    self.feed(self._broken(news, found[1]) if news.failure.kept_tokens else news)
                 else:
                     self.feed(news)
         self._arm(row)
