@@ -20,12 +20,15 @@ FRONT = 8
 
 
 class Lane:
-    """Calls with one choice of backends: the first few in order, the others in a heap behind them."""
+    """Calls with one choice of backends: the first few in order, the others in a heap behind them.
+
+    It begins with one, and is done with when it has none.
+    """
 
     __slots__ = ("_dead", "_front", "_heap")
 
-    def __init__(self) -> None:
-        self._front: list[tuple[Key, str]] = []
+    def __init__(self, key: Key, request_id: str) -> None:
+        self._front = [(key, request_id)]
         self._heap: list[tuple[Key, str]] = []
         self._dead: set[Key] = set()
 
@@ -66,10 +69,11 @@ class Lane:
                 dead.clear()
             return True
         del front[bisect_left(front, (key, ""))]
-        while heap and heap[0][0] in dead:
-            dead.remove(heapq.heappop(heap)[0])
-        if heap and len(front) < FRONT:
-            front.append(heapq.heappop(heap))
+        if heap:
+            while heap and heap[0][0] in dead:
+                dead.remove(heapq.heappop(heap)[0])
+            if heap and len(front) < FRONT:
+                front.append(heapq.heappop(heap))
         return bool(front)
 
     @property
@@ -79,14 +83,18 @@ class Lane:
 
 
 class Queue:
-    """All lanes. Empty lanes do not exist."""
+    """All lanes. Empty lanes do not exist.
+
+    Attributes:
+        size: how many calls wait.
+    """
 
     def __init__(self) -> None:
         self.lanes: dict[Choice, Lane] = {}
-        self._size = 0
+        self.size = 0
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[tuple[Key, str]]:
         """Yield all entries, lane by lane, in no particular order."""
@@ -96,11 +104,12 @@ class Queue:
     def push(self, choice: Choice, key: Key, request_id: str) -> None:
         lane = self.lanes.get(choice)
         if lane is None:
-            lane = self.lanes[choice] = Lane()
-        lane.push(key, request_id)
-        self._size += 1
+            self.lanes[choice] = Lane(key, request_id)
+        else:
+            lane.push(key, request_id)
+        self.size += 1
 
     def remove(self, choice: Choice, key: Key) -> None:
         if not self.lanes[choice].remove(key):
             del self.lanes[choice]
-        self._size -= 1
+        self.size -= 1
