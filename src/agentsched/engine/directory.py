@@ -53,14 +53,20 @@ class _Entry:
 
 
 class Directory:
-    """What is known of the models of all backends that take calls. Its length is their number."""
+    """What is known of the models of all backends that take calls. Its length is their number.
+
+    Attributes:
+        asks: whether there are backends to be asked what they serve.
+    """
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._entries = {backend.name: _Entry(backend) for backend in backends}
-        self._to_list = self._unconfigured()
+        self.asks = False
+        self._to_list: list[_Entry] = []
         self._choices: dict[str | None, Choice] = {}
         self._refused_until = -inf
         self.settles_at = -inf
+        self._changed()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -79,16 +85,9 @@ class Directory:
             self._changed()
 
     def _changed(self) -> None:
-        self._to_list = self._unconfigured()
+        self._to_list = [entry for entry in self._entries.values() if entry.configured is None]
+        self.asks = bool(self._to_list)
         self._choices.clear()
-
-    def _unconfigured(self) -> list[_Entry]:
-        return [entry for entry in self._entries.values() if entry.configured is None]
-
-    @property
-    def asks(self) -> bool:
-        """Whether there are backends to be asked what they serve."""
-        return bool(self._to_list)
 
     @property
     def pending(self) -> bool:

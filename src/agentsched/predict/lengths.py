@@ -33,8 +33,12 @@ class MeanLengths:
     def expected(self, key: Key, max_tokens: int | None) -> float:
         """Return the expected output tokens, at least 1 and at most the caller's cap."""
         known = self._means.get(key)
-        mean = known[0] if known else PRIOR_TOKENS
-        return max(1.0, min(mean, float(max_tokens)) if max_tokens is not None else mean)
+        mean = known[0] if known is not None else PRIOR_TOKENS
+        if max_tokens is not None and max_tokens < mean:
+            mean = float(max_tokens)
+        if mean < 1.0:
+            return 1.0
+        return mean
 
     def resume(self, key: Key, mean: float, count: int) -> None:
         """Begin with an earlier run's mean over so many answers, which is soon outweighed."""
@@ -42,12 +46,12 @@ class MeanLengths:
 
     def observe(self, key: Key, output_tokens: int) -> None:
         """Learn from one finished call."""
-        output_tokens = min(output_tokens, MOST_TOKENS)
-        mean, count = self._means.pop(key, (0.0, 0))
-        count = min(count + 1, MEMORY)
-        self._means[key] = (
-            mean + (output_tokens - mean) / count,
-            count,
-        )  # at the end, whoever was there before
-        if len(self._means) > self._max_keys:
-            del self._means[next(iter(self._means))]
+        if output_tokens > MOST_TOKENS:  # noqa: PLR1730 - each call comes by
+            output_tokens = MOST_TOKENS
+        means = self._means
+        mean, count = means.pop(key, (0.0, 0))
+        if count < MEMORY:
+            count += 1
+        means[key] = mean + (output_tokens - mean) / count, count  # at the end, whoever was there before
+        if len(means) > self._max_keys:
+            del means[next(iter(means))]

@@ -42,5 +42,6 @@ class Past:
             self.prompts.observe(request.model, request.input_tokens, read)
         if written > 0:
             cap = request.max_tokens  # a backend's count may be wrong; a caller's cap is not
-            key = (request.model, request.workflow, request.step)
-            self.lengths.observe(key, written if cap is None else min(written, cap))
+            if cap is not None and cap < written:
+                written = cap
+            self.lengths.observe((request.model, request.workflow, request.step), written)
