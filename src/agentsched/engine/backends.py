@@ -80,7 +80,9 @@ class BackendRow:
     def needs(self, row: RequestRow) -> tuple[int, float]:
         """Return how much of a call's prompt would be spared here, and what it would commit."""
         marks, job = row.request.marks, row.job
-        cached = self.prefixes.hit(marks) if marks else 0
+        if not marks:
+            return 0, job.input_tokens + job.output_tokens
+        cached = self.prefixes.hit(marks)
         if cached:  # marks stand for tokens as they were estimated; and one token at least is read
             cached = cached * job.input_tokens // max(row.request.input_tokens, 1)
             cached = max(min(cached, job.input_tokens - 1), 0)
@@ -120,12 +122,13 @@ class BackendRow:
     def admit(self, now: float, attempt_id: int, row: RequestRow, cached: int, tokens: float) -> AttemptRow:
         """Take a call in that needs as much: see `needs`."""
         self._pass(now)
+        request, unread = row.request, row.job.input_tokens - cached
         attempt = AttemptRow(
             attempt_id,
-            row.request.id,
+            request.id,
             self,
             now,
-            row.job.input_tokens - cached,
+            unread,
             cached,
             self.unread_tokens,
             tokens,
@@ -134,17 +137,17 @@ class BackendRow:
         )
         pace = self.speed.pace
         if pace is not None:
-            read_s = (self.unread_tokens + attempt.unread_tokens) * pace.prefill_s
+            read_s = (self.unread_tokens + unread) * pace.prefill_s
             step_s = pace.step_s(len(self.running) + self.heard.foreign(now), self.held_tokens)
             attempt.expected_s = pace.entry_s + read_s + row.job.output_tokens * step_s
-        self.running[attempt_id] = attempt
-        limit = self.spec.max_concurrency
-        self.has_slot = limit is None or len(self.running) < limit
-        self.unread_tokens += attempt.unread_tokens
+        running, limit = self.running, self.spec.max_concurrency
+        running[attempt_id] = attempt
+        self.has_slot = limit is None or len(running) < limit
+        self.unread_tokens += unread
         self.held_tokens += tokens
         self.started += 1
-        if row.request.marks:
-            self.prefixes.read(row.request.marks)
+        if request.marks:
+            self.prefixes.read(request.marks)
         return attempt
 
     def release(self, now: float, attempt: AttemptRow) -> None:
@@ -191,15 +194,21 @@ class BackendRow:
 
     def finished(self, now: float, attempt: AttemptRow, usage: Usage, *, learn: bool) -> int:
         """Settle the token limit, learn the speed, and return how many tokens were written."""
-        given = usage.input_tokens if usage.input_tokens is not None else attempt.input_tokens
         written = usage.output_tokens if usage.output_tokens is not None else attempt.tokens
         if self.tpm and attempt.token_charge:
+            given = usage.input_tokens if usage.input_tokens is not None else attempt.input_tokens
             self.tpm.correct(attempt.token_charge, given + written)
         stay_s = now - attempt.started_at
         self.stay_s = stay_s if self.stay_s is None else self.stay_s + (stay_s - self.stay_s) / STAY_MEMORY
         if attempt.cached_tokens or usage.cached_tokens:
             self.prefixes.told(attempt.cached_tokens, usage.cached_tokens)
-        if learn and attempt.first_at is not None and now > attempt.first_at:
+        if learn:
+            self._learn(now, attempt, written, stay_s)
+        return written
+
+    def _learn(self, now: float, attempt: AttemptRow, written: int, stay_s: float) -> None:
+        """Learn how fast it writes, and how far expectations are to be trusted."""
+        if attempt.first_at is not None and now > attempt.first_at:
             self._pass(now)
             seconds = now - attempt.first_at
             self.speed.observe_decode(
@@ -209,9 +218,8 @@ class BackendRow:
                 read=self.read_tokens - attempt.first_read,
                 held=(self._tokens - attempt.first_held) / seconds,
             )
-        if learn and attempt.expected_s > 0 and stay_s > 0:
+        if attempt.expected_s > 0 and stay_s > 0:
             self.calibration.observe(attempt.expected_s, stay_s)
-        return written
 
     def _pass(self, now: float) -> None:
         """Add up the call-seconds and the token-seconds served; their growth over a time gives means."""

@@ -98,7 +98,7 @@ class Dispatch:
         for choice, lane in self._queue.lanes.items():
             if not self.any_open(choice):
                 continue
-            claimed: set[str] = set()
+            claimed: tuple[str, ...] = ()
             for key, request_id in lane.front:
                 if found is not None and found[0].key < key:
                     break
@@ -111,7 +111,8 @@ class Dispatch:
                 self._placement.settle(row, offers, now)
                 self._note_times(offers, now)
                 assert row.home is not None
-                claimed.add(row.home.name)
+                if row.home.name not in claimed:
+                    claimed = (*claimed, row.home.name)
                 if not self._overtakes or len(claimed) == len(choice):
                     break
         return found

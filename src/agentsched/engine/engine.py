@@ -109,18 +109,17 @@ class Engine:
         """
         if self.journal is not None:
             self.journal(event)
-        self.now = now = max(self.now, event.at)
+        self.now = now = event.at if event.at > self.now else self.now  # noqa: FURB136 - each call comes by twice
         self.commands = []
         self._on[type(event)](event)
         if now >= self._deadlines.first or now >= self._settles_at:
             self._expire()
-        waiting = self._waiting
-        if not self.queue.lanes:
-            waiting.blocked_until = inf
-        elif waiting.changed or now >= waiting.blocked_until:
-            self._start_waiting()
-        if self.queue.lanes and len(self.queue) > self.max_queued and isinstance(event, Submitted):
-            self._bound_queue(event.request.id)
+        waiting, queue = self._waiting, self.queue
+        if queue.lanes:
+            if waiting.changed or now >= waiting.blocked_until:
+                self._start_waiting()
+            if queue.size > self.max_queued and isinstance(event, Submitted):
+                self._bound_queue(event.request.id)
         wake_at = self.wake_at
         if self._deadlines.first < wake_at or waiting.blocked_until < wake_at or self._settles_at < wake_at:
             self._arm()
@@ -296,45 +295,45 @@ class Engine:
                 self._note(row.request.id, "queued", ahead=len(self.queue))
             found = self._waiting.admit(row, self.now, in_turn=self.now < self._deadlines.first)
             if found is not None:
-                self._start(*found)
+                offer, offers = found
+                self._start(row, offer, offers)
 
     def _choice(self, row: RequestRow) -> Choice:
         return self.directory.choice(row.request.model, row.tried, self.now)
 
     def _choose(self, row: RequestRow) -> bool:
         """Choose the backends that a request may go to; if there is no hope of any, end it and return False."""
-        choice = self._choice(row)
-        if self.directory.asks:
+        directory = self.directory
+        choice = directory.choice(row.request.model, row.tried, self.now)
+        if directory.asks:
             self._ask(missing=not choice and not row.tried)
-            if row.request.model is not None and self.directory.settling(self.now):
-                choice, self._settles_at = (), self.directory.settles_at
-        if choice or self.directory.pending:
+            if row.request.model is not None and directory.settling(self.now):
+                choice, self._settles_at = (), directory.settles_at
+        if choice or directory.pending:
             row.choice = choice
             return True
         if row.last_failure is not None:
             self._end(row, Outcome.FAILED)
         else:
-            self._end(
-                row, Outcome.REJECTED, Reason.UNKNOWN_MODEL if len(self.directory) else Reason.NO_BACKEND
-            )
+            self._end(row, Outcome.REJECTED, Reason.UNKNOWN_MODEL if len(directory) else Reason.NO_BACKEND)
         return False
 
     def _start_waiting(self) -> None:
         """Start calls, best-ranked first, while some backend that one of them may go to has room."""
         while (found := self._waiting.next(self.now)) is not None:
-            self._start(*found)
+            row, offer, offers = found
+            self._start(row, offer, offers)
 
     def _start(self, row: RequestRow, offer: Offer, offers: Sequence[Offer]) -> None:
-        self._attempt_id += 1
+        self._attempt_id = attempt_id = self._attempt_id + 1
         backend = offer.backend
-        attempt = backend.admit(self.now, self._attempt_id, row, offer.cached_tokens, offer.tokens)
-        self.attempts[attempt.id] = attempt
-        row.attempt = attempt
+        attempt = backend.admit(self.now, attempt_id, row, offer.cached_tokens, offer.tokens)
+        row.attempt = self.attempts[attempt_id] = attempt
         row.attempts += 1
         row.last_backend = backend.name
         if self.stories.told:
             self._note(row.request.id, "started", **facts_of_start(attempt, offers, row.kept))
-        self.commands.append(Start(attempt.id, row.request.id, backend.name))
+        self.commands.append(Start(attempt_id, row.request.id, backend.name))
 
     def _release(self, row: RequestRow, attempt: AttemptRow) -> None:
         """Free the attempt's room."""
@@ -366,7 +365,7 @@ class Engine:
             query.calls -= 1
         if self.stories.told:
             self.stories.end(request.id, self.now, str(outcome), facts_of_end(reason, usage))
-        failure = row.last_failure if outcome is Outcome.FAILED else None
+        failure = row.last_failure if row.last_failure and outcome is Outcome.FAILED else None
         self.commands.append(Resolve(request.id, outcome, failure, row.last_backend, row.attempts, reason))
 
     def _bound_queue(self, request_id: str) -> None:

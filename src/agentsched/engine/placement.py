@@ -44,14 +44,15 @@ class Placement:
     def __init__(self, policy: Policy, backends: Mapping[str, BackendRow], *, told: bool) -> None:
         self._policy = policy
         self._backends = backends
+        self._controlled = policy.release_control
         self._told = told
 
     def offers(self, row: RequestRow, now: float) -> list[Offer]:
         """Return an offer of every backend that a call may go to; none is priced yet."""
-        controlled = self._policy.release_control
+        backends, controlled = self._backends, self._controlled
         offers: list[Offer] = []
         for name in row.choice:
-            backend = self._backends[name]
+            backend = backends[name]
             cached, tokens = backend.needs(row)
             if not backend.has_slot or (controlled and not backend.has_room(tokens)):
                 at = inf
@@ -70,13 +71,16 @@ class Placement:
         Args:
             claimed: backends that are the home of better-ranked calls that wait: they are not for this one.
         """
+        if len(offers) == 1 and not self._told:
+            only = offers[0]
+            return only if only.fits_at <= now and only.backend.name not in claimed else None
         fitting: list[Offer] = []
         full: list[Offer] = []
         for offer in offers:
             fits = offer.fits_at <= now and offer.backend.name not in claimed
             (fitting if fits else full).append(offer)
-        if not fitting or (len(offers) == 1 and not self._told):
-            return fitting[0] if fitting else None
+        if not fitting:
+            return None
         if not full or not self._policy.patience:
             self._price(row.job, fitting, now)
             return _cheapest(fitting)

@@ -38,28 +38,30 @@ class Waiting:
         self._placement = Placement(policy, backends, told=told)
         self._dispatch = Dispatch(policy, self.queue, requests, backends, self._placement)
 
-    def admit(
-        self, row: RequestRow, now: float, *, in_turn: bool
-    ) -> tuple[RequestRow, Offer, Sequence[Offer]] | None:
-        """Return where a newcomer is to start if it had better not wait; else it waits.
+    def admit(self, row: RequestRow, now: float, *, in_turn: bool) -> tuple[Offer, Sequence[Offer]] | None:
+        """Return where a newcomer is to start, and what was offered, if it had better not wait; else it waits.
 
         Args:
             in_turn: whether it may start if nobody is ahead of it.
         """
         offers: Sequence[Offer] | None = None
+        if in_turn and not self.queue.lanes:
+            offers = self._placement.offers(row, now)
+            try:
+                offer = self._placement.choose(row, offers, now)
+            except BaseException:
+                self._push(row)
+                self.changed = True
+                raise
+            if offer is not None:
+                return offer, offers
         if self._dispatch.any_open(row.choice):
             self.changed = True
-            if in_turn and not self.queue.lanes:
-                offers = self._placement.offers(row, now)
-                try:
-                    offer = self._placement.choose(row, offers, now)
-                except BaseException:
-                    self._push(row)
-                    raise
-                if offer is not None:
-                    return row, offer, offers
         self._push(row)
-        self._settle(row, now)
+        if row.choice:
+            if offers is None:
+                offers = self._placement.offers(row, now)
+            self._placement.settle(row, offers, now)
         return None
 
     def put(self, rows: Sequence[RequestRow], now: float) -> None:
@@ -67,7 +69,8 @@ class Waiting:
         for row in rows:
             self._push(row)
         for row in rows:
-            self._settle(row, now)
+            if row.choice:
+                self._placement.settle(row, self._placement.offers(row, now), now)
 
     def remove(self, row: RequestRow) -> None:
         """Take a request out, for whatever reason but that it starts."""
@@ -84,24 +87,20 @@ class Waiting:
 
     def next(self, now: float) -> tuple[RequestRow, Offer, Sequence[Offer]] | None:
         """Take out the best-ranked request that can start; return it, where, and what was offered; None if none can."""
-        self.blocked_until = inf
-        found = self._dispatch.next(now) if self.queue.lanes else None
-        if found is None:
-            if self.queue.lanes:
-                self.blocked_until = self._dispatch.blocked_until
-            self.changed = False  # only now: a policy may be interrupted
-            return None
-        self._leave(found[0])
-        return found
+        if self.queue.lanes:
+            found = self._dispatch.next(now)
+            if found is not None:
+                self._leave(found[0])
+                return found
+            self.blocked_until = self._dispatch.blocked_until
+        self.changed = False  # only now: a policy may be interrupted
+        return None
 
     def _push(self, row: RequestRow) -> None:
         self.queue.push(row.choice, row.key, row.request.id)
 
     def _leave(self, row: RequestRow) -> None:
         self.queue.remove(row.choice, row.key)
+        if not self.queue.lanes:
+            self.blocked_until = inf
         settle(row, None)
-
-    def _settle(self, row: RequestRow, now: float) -> None:
-        """Give one that waits a home."""
-        if row.choice:
-            self._placement.settle(row, self._placement.offers(row, now), now)
